@@ -1,0 +1,1 @@
+//! The operators of the forward pass, on plain slices.

@@ -1,0 +1,7 @@
+//! Text to tokens and back, whole and as a stream.
+
+mod stream;
+mod tokenizer;
+
+pub use stream::TextStream;
+pub use tokenizer::{EncodeOptions, Tokenizer};

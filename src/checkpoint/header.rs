@@ -9,9 +9,10 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
+use std::io::Read;
 
 /// Bytes of the length that a file begins with.
-pub(super) const PREFIX: usize = 8;
+const PREFIX: usize = 8;
 
 /// The format's own bound on headers.
 const MAX_HEADER: u64 = 100_000_000;
@@ -26,7 +27,7 @@ pub(super) struct Header {
 }
 
 /// The length of the JSON that follows the prefix, checked against the length of the file.
-pub(super) fn length(start: &[u8], file_length: u64) -> Result<usize> {
+fn length(start: &[u8], file_length: u64) -> Result<usize> {
     let Some(prefix) = start.first_chunk::<PREFIX>() else {
         bail!(Format, "expected a SafeTensors file, found {file_length} bytes, less than the length of a header");
     };
@@ -48,8 +49,23 @@ pub(super) fn length(start: &[u8], file_length: u64) -> Result<usize> {
 }
 
 impl Header {
+    /// Reads and checks the header of a file of `file_length` bytes, and reads nothing else of it.
+    pub(super) fn read(mut file: impl Read, file_length: u64) -> Result<Header> {
+        let unreadable = |e| err!(Io, "the header cannot be read: {e}");
+        let mut start = Vec::new();
+        file.by_ref().take(PREFIX as u64).read_to_end(&mut start).map_err(unreadable)?;
+        let length = length(&start, file_length)?;
+        let mut json = Vec::new();
+        json.try_reserve_exact(length)?;
+        file.take(length as u64).read_to_end(&mut json).map_err(unreadable)?;
+        if json.len() != length {
+            bail!(Format, "expected {length} bytes of header, found {}", json.len());
+        }
+        Header::parse(&json, file_length)
+    }
+
     /// Parses the JSON of a header and checks every extent against the data that the file has.
-    pub(super) fn parse(json: &[u8], file_length: u64) -> Result<Header> {
+    fn parse(json: &[u8], file_length: u64) -> Result<Header> {
         let Entries(mut tensors) = serde_json::from_slice(json).map_err(|e| err!(Format, "header: {e}"))?;
         // Zero-sized tensors share their offset with a neighbour; the end puts them first.
         tensors.sort_by_key(|(_, info)| info.data_offsets);

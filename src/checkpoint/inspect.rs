@@ -1,16 +1,13 @@
 //! A model's description as JSON, from headers alone.
 
-use super::header::{self, Header};
+use super::catalog::Catalog;
 use super::json::parse_object;
-use super::{Config, Document, Rope, RopeScaling, Source, SourcePaths, source};
+use super::{Config, Document, Rope, RopeScaling, Source, SourcePaths};
 use crate::err;
 use crate::error::{Error, Result, Status};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read;
-use std::path::Path;
 
 /// Describes the model at `path` as JSON: architecture, parameters, bytes per dtype, and each tensor's name, dtype,
 /// shape and file. Reads headers only; no weight is mapped or read.
@@ -24,9 +21,7 @@ pub fn inspect(path: &str, paths: &SourcePaths) -> Result<String> {
         has_tokenizer: source.tokenizer.is_some(),
         ..describe_config(&source.config, source.generation_config.as_ref())?
     };
-    for path in &source.weights {
-        report.add_file(path)?;
-    }
+    report.add(&Catalog::read(&source, |_, _| Ok(()))?);
     serde_json::to_string(&report).map_err(|e| err!(Internal, "{path}: the description cannot be written: {e}"))
 }
 
@@ -64,48 +59,30 @@ struct TensorReport {
     name: String,
     dtype: String,
     shape: Vec<usize>,
-    bytes: usize,
+    bytes: u64,
     file: String,
 }
 
 impl Report<'_> {
-    /// Reads the header of the weight file at `path` and adds what it says.
-    fn add_file(&mut self, path: &Path) -> Result<()> {
-        let shown = path.display().to_string();
-        let mut file = source::open_regular(path, &shown, "a SafeTensors file")?;
-        let length = file.metadata().map_err(|e| err!(Io, "{shown}: cannot be examined: {e}"))?.len();
-        let header = read_header(&mut file, length).map_err(|e| e.at(&shown))?;
-        let name = path.file_name().unwrap_or_default().display().to_string();
-        for (tensor, info) in header.tensors {
-            let bytes = info.data_offsets.1 - info.data_offsets.0;
-            let parameters = info.shape.iter().product::<usize>() as u64; // the header's check computed it
+    /// Adds files, tensors and their sums.
+    fn add(&mut self, catalog: &Catalog) {
+        for file in &catalog.files {
+            self.files.push(FileReport { name: file.file_name.clone(), bytes: file.length });
+        }
+        for entry in &catalog.entries {
+            let (parameters, bytes) = (entry.elements() as u64, entry.extent.len() as u64);
             self.parameters += parameters;
-            self.bytes += bytes as u64;
-            let dtype = info.dtype.to_string();
+            self.bytes += bytes;
+            let dtype = entry.dtype.to_string();
             let totals = self.dtypes.entry(dtype.clone()).or_default();
             totals.tensors += 1;
             totals.parameters += parameters;
-            totals.bytes += bytes as u64;
-            self.tensors.push(TensorReport { name: tensor, dtype, shape: info.shape, bytes, file: name.clone() });
+            totals.bytes += bytes;
+            let (name, shape) = (entry.name.to_string(), entry.shape.clone());
+            let file = catalog.files[entry.file].file_name.clone();
+            self.tensors.push(TensorReport { name, dtype, shape, bytes, file });
         }
-        self.files.push(FileReport { name, bytes: length });
-        Ok(())
     }
-}
-
-/// Reads the length and the JSON of a header, and nothing else of the file.
-fn read_header(file: &mut File, file_length: u64) -> Result<Header> {
-    let unreadable = |e| err!(Io, "the header cannot be read: {e}");
-    let mut start = Vec::new();
-    file.take(header::PREFIX as u64).read_to_end(&mut start).map_err(unreadable)?;
-    let length = header::length(&start, file_length)?;
-    let mut json = Vec::new();
-    json.try_reserve_exact(length)?;
-    file.take(length as u64).read_to_end(&mut json).map_err(unreadable)?;
-    if json.len() != length {
-        return Err(err!(Format, "the file shrank while its header was read"));
-    }
-    Header::parse(&json, file_length)
 }
 
 /// The part of the report that comes from the config.

@@ -9,7 +9,6 @@ use crate::error::Result;
 use crate::{bail, err};
 use memmap2::Mmap;
 use std::fs::File;
-use std::path::Path;
 
 /// The bytes of a whole file, mapped. Unmapped when the last user lets go.
 #[derive(Debug)]
@@ -18,26 +17,16 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    /// Maps the file at `path`; `name` is what messages call it.
-    pub(super) fn open(path: &Path, name: &str) -> Result<Mapping> {
-        let file = super::source::open_regular(path, name, "a SafeTensors file")?;
-        Mapping::of(&file, name)
-    }
-
-    fn of(file: &File, name: &str) -> Result<Mapping> {
-        let length = file.metadata().map_err(|e| err!(Io, "{name}: cannot be examined: {e}"))?.len();
-        if length == 0 {
-            bail!(Format, "{name}: expected a SafeTensors file, found an empty file");
-        }
+    /// Maps all of `file`, whose length was `length` when its header was checked; `name` is what messages call it.
+    pub(super) fn of(file: &File, length: u64, name: &str) -> Result<Mapping> {
         // SAFETY: `Mmap` owns its address range until dropped, so the slice that `bytes` lends never dangles. What the
-        // compiler may not assume is that the file stays as it is: another process can write or truncate it. Writing
-        // changes only the values of floats, and every bit pattern is a valid u8 (and a valid float), sizes and shapes
-        // were copied out of the header when it was checked, so no bound depends on mapped bytes afterwards.
-        // Truncation ends the process; the module's documentation tells the user.
+        // compiler may not assume is that the file stays as it is: another process can write to it or truncate it.
+        // Writing changes only bytes that are read as numbers: every bit pattern is a valid u8 and a valid float, and
+        // names, shapes and extents come from the header, which was read into memory of its own, so no bound and no
+        // `str` depends on mapped bytes. Truncation ends the process at a read; the page above tells the user.
         let map = unsafe { Mmap::map(file) }.map_err(|e| err!(Io, "{name}: cannot be mapped: {e}"))?;
-        if map.is_empty() {
-            // The file shrank between the two calls.
-            bail!(Format, "{name}: expected a SafeTensors file, found an empty file");
+        if map.len() as u64 != length {
+            bail!(Format, "{name}: had {length} bytes when its header was read and has {} now", map.len());
         }
         Ok(Mapping { map })
     }

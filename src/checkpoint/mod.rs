@@ -3,6 +3,7 @@
 //! Everything here treats its files as hostile: sizes are checked before anything is allocated, and every error names
 //! the file, the place in it, what was expected and what was found.
 
+mod catalog;
 mod config;
 mod header;
 mod inspect;

@@ -1,14 +1,13 @@
 //! SafeTensors files, mapped: tensors by their Hugging Face names.
 
 use super::Source;
-use super::header::{self, Dims, Header, Shown};
+use super::catalog::{Catalog, Entry};
+use super::header::{Dims, Shown};
 use super::mapping::Mapping;
-use super::source::weight_map;
+use crate::bail;
 use crate::error::Result;
 use crate::tensor::{DType, View};
-use crate::{bail, err};
 use safetensors::Dtype;
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -67,71 +66,26 @@ impl Tensor {
     }
 }
 
-/// What a header says of one tensor, its extent counted from the file's first byte.
-#[derive(Debug)]
-struct Entry {
-    name: Arc<str>,
-    file: usize,
-    dtype: Dtype,
-    shape: Vec<usize>,
-    extent: Range<usize>,
-}
-
 /// All tensors of a model, mapped and not yet read.
 ///
 /// The files must not be truncated or overwritten while this, or a [`Tensor`] of it, lives; replacing a file by a
 /// rename, or deleting it, is harmless.
 #[derive(Debug)]
 pub struct Checkpoint {
-    /// Name for messages, and contents, of each weight file.
-    files: Vec<(String, Arc<Mapping>)>,
-    tensors: HashMap<Arc<str>, Entry>,
+    catalog: Catalog,
+    /// The contents of each file of the catalog.
+    mappings: Vec<Arc<Mapping>>,
 }
 
 impl Checkpoint {
     /// Maps every weight file of `source` and checks every header.
     pub fn map(source: &Source) -> Result<Checkpoint> {
-        let mut files = Vec::with_capacity(source.weights.len());
-        let mut tensors: HashMap<Arc<str>, Entry> = HashMap::new();
-        for path in &source.weights {
-            let file_name = path.display().to_string();
-            let mapping = Mapping::open(path, &file_name)?;
-            let header = parse(mapping.bytes()).map_err(|e| e.at(&file_name))?;
-            for (name, info) in header.tensors {
-                let name: Arc<str> = name.into();
-                let extent = header.data_start + info.data_offsets.0..header.data_start + info.data_offsets.1;
-                let entry =
-                    Entry { name: name.clone(), file: files.len(), dtype: info.dtype, shape: info.shape, extent };
-                if let Some(first) = tensors.insert(name.clone(), entry) {
-                    let (first, _) = &files[first.file];
-                    bail!(Format, "{file_name}: tensor {}: also in {first}", Shown(&name));
-                }
-            }
-            files.push((file_name, Arc::new(mapping)));
-        }
-        let checkpoint = Checkpoint { files, tensors };
-        checkpoint.check_index(source)?;
-        Ok(checkpoint)
-    }
-
-    /// Checks that each tensor of the index is in the shard that it names.
-    fn check_index(&self, source: &Source) -> Result<()> {
-        let Some(index) = &source.index else { return Ok(()) };
-        for (tensor, shard) in weight_map(index)? {
-            let tensor_shown = Shown(&tensor);
-            let found = match self.tensors.get(tensor.as_str()) {
-                None => "in none of the shards".to_owned(),
-                Some(entry) => {
-                    let name = source.weights[entry.file].file_name().unwrap_or_default();
-                    if name == shard.as_str() {
-                        continue;
-                    }
-                    format!("in {}", name.display())
-                }
-            };
-            bail!(Format, "{}: tensor {tensor_shown}: expected in {}, found {found}", index.name, Shown(&shard));
-        }
-        Ok(())
+        let mut mappings = Vec::with_capacity(source.weights.len());
+        let catalog = Catalog::read(source, |file, weights| {
+            mappings.push(Arc::new(Mapping::of(file, weights.length, &weights.name)?));
+            Ok(())
+        })?;
+        Ok(Checkpoint { catalog, mappings })
     }
 
     /// The tensor `name` with exactly `shape`, found with or without the `model.` prefix. A missing tensor, another
@@ -142,8 +96,7 @@ impl Checkpoint {
         let Some(entry) = self.find(name) else {
             bail!(Tensor, "{name}: missing from {}", self.place());
         };
-        let (file, mapping) = &self.files[entry.file];
-        let place = || format!("{} in {file}", Shown(&entry.name));
+        let place = || format!("{} in {}", Shown(&entry.name), self.catalog.files[entry.file].name);
         let dtype = match entry.dtype {
             Dtype::F32 => DType::F32,
             Dtype::F16 => DType::F16,
@@ -156,7 +109,7 @@ impl Checkpoint {
         if shape.contains(&0) {
             bail!(Tensor, "{}: expected elements, found none (shape {})", place(), Dims(shape));
         }
-        let (mapping, extent) = (mapping.clone(), entry.extent.clone());
+        let (mapping, extent) = (self.mappings[entry.file].clone(), entry.extent.clone());
         Ok(Tensor { name: entry.name.clone(), dtype, shape: shape.to_vec(), mapping, extent })
     }
 
@@ -167,41 +120,34 @@ impl Checkpoint {
 
     /// Number of elements of all tensors, and their bytes.
     pub fn totals(&self) -> (u64, u64) {
-        self.tensors.values().fold((0, 0), |(elements, bytes), entry| {
-            // The product of a checked header does not overflow, and the sum is bounded by the files' bits.
-            (elements + entry.shape.iter().product::<usize>() as u64, bytes + entry.extent.len() as u64)
-        })
+        // The sums are bounded by the bits of the files.
+        let add = |(elements, bytes), e: &Entry| (elements + e.elements() as u64, bytes + e.extent.len() as u64);
+        self.catalog.entries.iter().fold((0, 0), add)
     }
 
     /// Asks the kernel to read the mapped weights ahead.
     pub fn will_need(&self) {
-        self.files.iter().for_each(|(_, mapping)| mapping.will_need());
+        self.mappings.iter().for_each(|mapping| mapping.will_need());
     }
 
     fn find(&self, name: &str) -> Option<&Entry> {
         const PREFIX: &str = "model.";
         // lm_head lies beside the model, not in it, and has no prefix in any checkpoint.
         if name.starts_with("lm_head.") {
-            return self.tensors.get(name);
+            return self.catalog.get(name);
         }
         let bare = name.strip_prefix(PREFIX).unwrap_or(name);
-        self.tensors.get(format!("{PREFIX}{bare}").as_str()).or_else(|| self.tensors.get(bare))
+        self.catalog.get(&format!("{PREFIX}{bare}")).or_else(|| self.catalog.get(bare))
     }
 
     /// The weight files as a message names them.
     fn place(&self) -> String {
-        match &self.files[..] {
+        match &self.catalog.files[..] {
             [] => "the model, which has no weight file".to_owned(),
-            [(only, _)] => only.clone(),
-            [(first, _), .., (last, _)] => format!("the {} shards {first} to {last}", self.files.len()),
+            [only] => only.name.clone(),
+            [first, .., last] => {
+                format!("the {} shards {} to {}", self.catalog.files.len(), first.name, last.file_name)
+            }
         }
     }
-}
-
-/// Parses and checks the header of a mapped file.
-fn parse(bytes: &[u8]) -> Result<Header> {
-    let length = header::length(bytes, bytes.len() as u64)?;
-    let json = bytes.get(header::PREFIX..header::PREFIX + length);
-    let json = json.ok_or_else(|| err!(Internal, "the header's length was not checked"))?;
-    Header::parse(json, bytes.len() as u64)
 }

@@ -71,12 +71,13 @@ pub(super) fn open_regular(path: &Path, name: &str, what: &str) -> Result<File> 
     File::open(path).map_err(|e| err!(Io, "{name}: cannot be opened: {e}"))
 }
 
-/// Whether there is something at `path`; what hides it (a permission, a loop of links) is an error.
+/// Whether there is something at `path`; what hides it (a permission, a dangling link) is an error.
 fn exists(path: &Path) -> Result<bool> {
     match fs::metadata(path) {
         Ok(_) => Ok(true),
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
-        Err(e) => Err(err!(Io, "{}: cannot be examined: {e}", path.display())),
+        Err(e) if e.kind() == ErrorKind::NotFound && fs::symlink_metadata(path).is_err() => Ok(false),
+        Err(e) if e.kind() == ErrorKind::NotFound => bail!(Io, "{}: is a link to no file", path.display()),
+        Err(e) => bail!(Io, "{}: cannot be examined: {e}", path.display()),
     }
 }
 

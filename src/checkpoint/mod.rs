@@ -19,3 +19,6 @@ pub use inspect::inspect;
 pub use rope::{Rope, RopeScaling};
 pub use safetensors::{Checkpoint, Tensor};
 pub use source::{Document, Source, SourcePaths};
+
+#[cfg(test)]
+mod tests;

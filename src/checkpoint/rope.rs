@@ -1,7 +1,7 @@
 //! The rotary part of `config.json`, after transformers' `modeling_rope_utils.py` (5.24).
 
 use super::json::Reader;
-use crate::error::Result;
+use crate::error::{Error, Result, Status};
 
 /// Rotary position embedding (`rope_theta` and `rope_scaling`, or `rope_parameters`).
 #[derive(Clone, Debug, PartialEq)]
@@ -104,7 +104,7 @@ pub(super) fn read(config: &Reader<'_>, head_dim: usize, max_position_embeddings
         "llama3" => parameters.llama3()?,
         _ => {
             let found = parameters.rope.wrong(spelling, format!("one of {KNOWN}"));
-            return Err(crate::error::Error { status: crate::error::Status::Unsupported, ..found });
+            return Err(Error { status: Status::Unsupported, ..found });
         }
     };
     Ok(Rope { theta, scaling })
@@ -138,7 +138,8 @@ impl Parameters<'_> {
 
     fn dynamic(&self, head_dim: usize) -> Result<RopeScaling> {
         if head_dim <= 2 {
-            return Err(self.config.wrong("head_dim", "more than 2 with rope type dynamic"));
+            let expected = format!("heads wider than 2 with rope type dynamic, not {head_dim}");
+            return Err(self.config.wrong("head_dim", expected));
         }
         // transformers 4 and 5 measure the growth from max_position_embeddings, whatever the parameters say.
         Ok(RopeScaling::Dynamic {

@@ -1,11 +1,24 @@
 //! Model directories as Hugging Face lays them out: where the files are, what the tensors and the config say.
+//!
+//! Everything here treats its files as hostile: sizes are checked before anything is allocated, and every error names
+//! the file, the place in it, what was expected and what was found.
 
+mod catalog;
 mod config;
+mod header;
 mod inspect;
+mod json;
+#[expect(unsafe_code, reason = "maps weight files; mapping.rs argues why that is sound and where it is not")]
+mod mapping;
+mod rope;
 mod safetensors;
 mod source;
 
-pub use config::{Config, Rope, RopeScaling};
+pub use config::Config;
 pub use inspect::inspect;
+pub use rope::{Rope, RopeScaling};
 pub use safetensors::{Checkpoint, Tensor};
 pub use source::{Document, Source, SourcePaths};
+
+#[cfg(test)]
+mod tests;

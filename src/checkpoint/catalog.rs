@@ -1,0 +1,105 @@
+//! Every tensor of a model's weight files, from their headers.
+
+use super::Source;
+use super::header::{Header, Shown};
+use super::source::{open_regular, weight_map};
+use crate::error::Result;
+use crate::{bail, err};
+use safetensors::Dtype;
+use std::collections::HashMap;
+use std::fs::File;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What a header says of one tensor.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) name: Arc<str>,
+    /// Which of the files.
+    pub(super) file: usize,
+    pub(super) dtype: Dtype,
+    pub(super) shape: Vec<usize>,
+    /// Where in the file, from its first byte.
+    pub(super) extent: Range<usize>,
+}
+
+impl Entry {
+    /// Number of elements. The check of the header computed the same product without overflow.
+    pub(super) fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
+/// A weight file.
+#[derive(Debug)]
+pub(super) struct WeightFile {
+    /// The path, as messages name it.
+    pub(super) name: String,
+    /// The last component of the path.
+    pub(super) file_name: String,
+    /// Bytes.
+    pub(super) length: u64,
+}
+
+/// The weight files of a model and their tensors, no name twice.
+#[derive(Debug, Default)]
+pub(super) struct Catalog {
+    pub(super) files: Vec<WeightFile>,
+    /// By file, and in the order of the data within a file.
+    pub(super) entries: Vec<Entry>,
+    index: HashMap<Arc<str>, usize>,
+}
+
+impl Catalog {
+    /// Reads and checks every header of `source`. Each file goes to `visit` while it is open.
+    pub(super) fn read(source: &Source, mut visit: impl FnMut(&File, &WeightFile) -> Result<()>) -> Result<Catalog> {
+        let mut catalog = Catalog::default();
+        for path in &source.weights {
+            let name = path.display().to_string();
+            let mut file = open_regular(path, &name, "a SafeTensors file")?;
+            let length = file.metadata().map_err(|e| err!(Io, "{name}: cannot be examined: {e}"))?.len();
+            let header = Header::read(&mut file, length).map_err(|e| e.at(&name))?;
+            let file_name = path.file_name().unwrap_or_default().display().to_string();
+            let weights = WeightFile { name, file_name, length };
+            visit(&file, &weights)?;
+            catalog.add(weights, header)?;
+        }
+        catalog.check_index(source)?;
+        Ok(catalog)
+    }
+
+    /// The entry of exactly this name.
+    pub(super) fn get(&self, name: &str) -> Option<&Entry> {
+        self.index.get(name).map(|&i| &self.entries[i])
+    }
+
+    fn add(&mut self, weights: WeightFile, header: Header) -> Result<()> {
+        for (name, info) in header.tensors {
+            let name: Arc<str> = name.into();
+            if let Some(other) = self.get(&name) {
+                let other = &self.files[other.file].name;
+                bail!(Format, "{}: tensor {}: is also in {other}", weights.name, Shown(&name));
+            }
+            self.index.insert(name.clone(), self.entries.len());
+            let extent = header.data_start + info.data_offsets.0..header.data_start + info.data_offsets.1;
+            self.entries.push(Entry { name, file: self.files.len(), dtype: info.dtype, shape: info.shape, extent });
+        }
+        self.files.push(weights);
+        Ok(())
+    }
+
+    /// Checks that each tensor of the index is in the shard that the index names.
+    fn check_index(&self, source: &Source) -> Result<()> {
+        let Some(index) = &source.index else { return Ok(()) };
+        for (tensor, shard) in weight_map(index)? {
+            let found = match self.get(&tensor).map(|entry| &self.files[entry.file].file_name) {
+                Some(name) if *name == shard => continue,
+                Some(name) => format!("in {name}"),
+                None => "in none of the shards".to_owned(),
+            };
+            let (tensor, shard) = (Shown(&tensor), Shown(&shard));
+            bail!(Format, "{}: tensor {tensor}: expected in {shard}, found {found}", index.name);
+        }
+        Ok(())
+    }
+}

@@ -30,6 +30,7 @@
 //! `kernels::supported()`.
 
 pub mod error;
+pub mod panic;
 
 pub mod tensor;
 
@@ -49,4 +50,5 @@ pub mod text;
 pub mod session;
 
 #[expect(unsafe_code, reason = "raw pointers of the C ABI")]
+#[allow(missing_docs)]
 pub mod ffi;

@@ -1,1 +1,339 @@
-//! Kernels by instruction set.
+//! Kernels by instruction set: one table per tier, chosen at run time.
+//!
+//! The algorithms are written once, generic over eight f32 lanes (`float.rs`, `attention.rs`), and instantiated by
+//! each tier with its registers and CPU features. Possession of a `&Kernels` proves that the CPU supports its tier:
+//! [`supported`] is the only source. The methods check every length, so the callers need no `unsafe`.
+//!
+//! # Numerics
+//! Every sum has one documented order (see the two files), and each lane operation is one IEEE 754 operation, so all
+//! tiers give the same bits. `tests/kernels.rs` compares each supported tier with the scalar one and with f64.
+
+mod attention;
+mod float;
+mod lanes;
+mod scalar;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use crate::tensor::DType;
+use attention::{STATE_EXTRA, Tile};
+pub use lanes::LANES;
+use std::ops::Range;
+
+/// Weight rows of one register tile of the matrix product.
+pub const TILE_ROWS: usize = 4;
+/// Tokens of one register tile.
+pub const TILE_TOKENS: usize = 3;
+/// Weight rows converted together into scratch and used for many tokens.
+pub const GROUP_ROWS: usize = 16;
+/// Positions of one tile (and one page) of the KV cache.
+pub const TILE_KEYS: usize = 64;
+
+/// Bytes of packed activations that should stay in the second-level cache while a group of rows passes over them.
+const CACHE_BYTES: usize = 224 * 1024;
+
+type PerType<F> = [F; DType::ALL.len()];
+
+/// The kernels of one tier. Private function pointers whose safety contracts the methods check.
+pub struct Kernels {
+    name: &'static str,
+    gemv: PerType<unsafe fn([*const u8; 4], usize, usize, *const f32, [*mut f32; 4])>,
+    pack: PerType<unsafe fn(*const u8, usize, *mut f32, usize)>,
+    tile: unsafe fn(*const f32, *const f32, usize, *mut f32, (bool, bool), *mut f32, usize),
+    rms_norm: unsafe fn(*const f32, *const f32, usize, f32, *mut f32),
+    swiglu: unsafe fn(*const f32, *const f32, usize, *mut f32),
+    widen: PerType<unsafe fn(*const u8, usize, *mut f32)>,
+    narrow_f16: unsafe fn(*const f32, usize, *mut u8),
+    attend: PerType<unsafe fn(Tile, *const f32, usize, *const usize, *mut f32)>,
+    merge: unsafe fn(*mut f32, *const f32, usize),
+}
+
+impl std::fmt::Debug for Kernels {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// Defines a tier: the table `$NAME` and the functions behind it, compiled with the given CPU features.
+macro_rules! tier {
+    ($(#[$doc:meta])* $NAME:ident, $name:literal, $L:ty, [$($feature:literal),*]) => {
+        $(#[$doc])*
+        pub static $NAME: $crate::kernels::Kernels = {
+            use $crate::kernels::lanes::{BF16, F16, F32};
+            $crate::kernels::Kernels {
+                name: $name,
+                gemv: [gemv::<F32>, gemv::<F16>, gemv::<BF16>],
+                pack: [pack::<F32>, pack::<F16>, pack::<BF16>],
+                tile,
+                rms_norm,
+                swiglu,
+                widen: [widen::<F32>, widen::<F16>, widen::<BF16>],
+                narrow_f16,
+                attend: [attend::<F32>, attend::<F16>, attend::<BF16>],
+                merge,
+            }
+        };
+
+        $crate::kernels::tier!(@fn [$($feature),*] $L, float, gemv<E>(
+            w: [*const u8; 4], rows: usize, k: usize, x: *const f32, out: [*mut f32; 4]));
+        $crate::kernels::tier!(@fn [$($feature),*] $L, float, pack<E>(
+            src: *const u8, k: usize, dst: *mut f32, stride: usize));
+        $crate::kernels::tier!(@fn [$($feature),*] $L, float, tile(
+            w: *const f32, x: *const f32, blocks: usize, acc: *mut f32, ends: (bool, bool), out: *mut f32, stride: usize));
+        $crate::kernels::tier!(@fn [$($feature),*] $L, float, rms_norm(
+            x: *const f32, weight: *const f32, n: usize, eps: f32, out: *mut f32));
+        $crate::kernels::tier!(@fn [$($feature),*] $L, float, swiglu(
+            gate: *const f32, up: *const f32, n: usize, out: *mut f32));
+        $crate::kernels::tier!(@fn [$($feature),*] $L, float, widen<E>(src: *const u8, n: usize, dst: *mut f32));
+        $crate::kernels::tier!(@fn [$($feature),*] $L, float, narrow_f16(src: *const f32, n: usize, dst: *mut u8));
+        $crate::kernels::tier!(@fn [$($feature),*] $L, attention, attend<E>(
+            tile: $crate::kernels::attention::Tile, q: *const f32, rows: usize, visible: *const usize, out: *mut f32));
+        $crate::kernels::tier!(@fn [$($feature),*] $L, attention, merge(
+            state: *mut f32, tile: *const f32, padded: usize));
+    };
+    (@fn [$($feature:literal),*] $L:ty, $module:ident, $f:ident<E>($($arg:ident: $T:ty),*)) => {
+        $(#[target_feature(enable = $feature)])*
+        unsafe fn $f<E: $crate::kernels::lanes::Element>($($arg: $T),*) {
+            // SAFETY: the same contract, and the CPU features of the lanes are enabled here.
+            unsafe { $crate::kernels::$module::$f::<$L, E>($($arg),*) }
+        }
+    };
+    (@fn [$($feature:literal),*] $L:ty, $module:ident, $f:ident($($arg:ident: $T:ty),*)) => {
+        $(#[target_feature(enable = $feature)])*
+        unsafe fn $f($($arg: $T),*) {
+            // SAFETY: the same contract, and the CPU features of the lanes are enabled here.
+            unsafe { $crate::kernels::$module::$f::<$L>($($arg),*) }
+        }
+    };
+}
+use tier;
+
+/// The tiers that this CPU supports, the best first; the scalar one is always the last.
+pub fn supported() -> Vec<&'static Kernels> {
+    let mut tiers = Vec::new();
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
+        tiers.push(&x86::avx2::AVX2);
+    }
+    tiers.push(&scalar::SCALAR);
+    tiers
+}
+
+/// How a matrix product cuts k: blocks of equal length, a multiple of eight, short enough for the caches.
+pub fn k_blocks(k: usize) -> impl Iterator<Item = Range<usize>> + Clone {
+    const LONGEST: usize = 768;
+    let block = k.div_ceil(k.div_ceil(LONGEST).max(1)).next_multiple_of(LANES).max(LANES);
+    (0..k).step_by(block).map(move |start| start..k.min(start + block))
+}
+
+/// f32 that `n` packed tokens of width `k` take.
+pub fn packed_len(n: usize, k: usize) -> usize {
+    n.next_multiple_of(TILE_TOKENS) * k.next_multiple_of(LANES)
+}
+
+/// One thread's buffers for [`Kernels::gemm_group`].
+#[derive(Debug, Default)]
+pub struct GemmScratch {
+    weights: Vec<f32>,
+    lanes: Vec<f32>,
+}
+
+/// A tile of keys and values of one KV head.
+#[derive(Clone, Copy, Debug)]
+pub struct KvTile<'a> {
+    /// Element type of both.
+    pub dtype: DType,
+    /// `[head_dim][TILE_KEYS]`.
+    pub keys: &'a [u8],
+    /// `[TILE_KEYS][head_dim rounded up to 8]`.
+    pub values: &'a [u8],
+    /// Width of a head.
+    pub head_dim: usize,
+}
+
+/// f32 of one row's partial attention result: o (padded to 8), m, l.
+pub fn attention_state_len(head_dim: usize) -> usize {
+    head_dim.next_multiple_of(LANES) + STATE_EXTRA
+}
+
+impl Kernels {
+    /// The tier's name.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// `out[r] = w[r] · x` for each row of `w`, `[out.len()][x.len()]` elements of `dtype`.
+    pub fn gemv(&self, dtype: DType, w: &[u8], x: &[f32], out: &mut [f32]) {
+        let (rows, k) = (out.len(), x.len());
+        let stride = k * dtype.size();
+        assert_eq!(w.len(), rows * stride, "gemv: weights");
+        let gemv = self.gemv[dtype as usize];
+        let quarter = rows / 4;
+        let base: [usize; 4] = std::array::from_fn(|s| s * quarter);
+        // SAFETY: quarter s reads rows [s·quarter, (s+1)·quarter) of w, checked above, and writes the same of out.
+        unsafe {
+            let p = out.as_mut_ptr();
+            gemv(base.map(|r| w.as_ptr().add(r * stride)), quarter, k, x.as_ptr(), base.map(|r| p.add(r)));
+        }
+        let rest = 4 * quarter..rows;
+        if !rest.is_empty() {
+            let mut sums = [0.0f32; 4];
+            let row = |i: usize| (rest.start + i).min(rows - 1); // the last row again where there is none
+            // SAFETY: row(i) < rows, and the four sums take one row each.
+            unsafe {
+                let p = sums.as_mut_ptr();
+                let w = std::array::from_fn(|i| w.as_ptr().add(row(i) * stride));
+                gemv(w, 1, k, x.as_ptr(), std::array::from_fn(|i| p.add(i)));
+            }
+            out[rest.clone()].copy_from_slice(&sums[..rest.len()]);
+        }
+    }
+
+    /// Packs up to [`TILE_TOKENS`] rows of activations for [`gemm_group`](Self::gemm_group): `x` is `[rows][k]`; the
+    /// elements `block` of each row go to `dst`, `[block / 8][TILE_TOKENS][8]`, absent rows as zeros.
+    pub fn pack_tokens(&self, x: &[f32], k: usize, block: Range<usize>, dst: &mut [f32]) {
+        assert!(x.len().is_multiple_of(k) && x.len() / k <= TILE_TOKENS && block.end <= k, "pack_tokens: x");
+        assert_eq!(dst.len(), TILE_TOKENS * block.len().next_multiple_of(LANES), "pack_tokens: dst");
+        if x.len() < TILE_TOKENS * k {
+            dst.fill(0.0);
+        }
+        for (t, row) in x.chunks_exact(k).enumerate() {
+            let row = &row[block.clone()];
+            // SAFETY: token t's blocks lie at t·8 + b·24 < dst.len(), with b < block.len() / 8 rounded up.
+            unsafe {
+                let dst = dst.as_mut_ptr().add(t * LANES);
+                (self.pack[DType::F32 as usize])(row.as_ptr().cast(), row.len(), dst, TILE_TOKENS * LANES);
+            }
+        }
+    }
+
+    /// The matrix product of a group of rows with many tokens: `out[t][r] = rows[r] · x[t]`, `out` being
+    /// `[n][GROUP_ROWS]` with n rounded up to [`TILE_TOKENS`]. `rows` has at most [`GROUP_ROWS`] rows of `k` elements.
+    /// `packed` holds, for each of [`k_blocks`], `[n / 3][block / 8][3][8]` as [`pack_tokens`](Self::pack_tokens) writes it.
+    pub fn gemm_group(
+        &self,
+        dtype: DType,
+        rows: &[&[u8]],
+        k: usize,
+        packed: &[f32],
+        scratch: &mut GemmScratch,
+        out: &mut [f32],
+    ) {
+        let triples = packed.len() / (TILE_TOKENS * k.next_multiple_of(LANES));
+        assert_eq!(packed.len(), packed_len(triples * TILE_TOKENS, k), "gemm_group: packed");
+        assert_eq!(out.len(), triples * TILE_TOKENS * GROUP_ROWS, "gemm_group: out");
+        assert!(rows.len() <= GROUP_ROWS, "gemm_group: rows");
+        assert!(rows.iter().all(|row| row.len() == k * dtype.size()), "gemm_group: row length");
+        const TILE: usize = TILE_ROWS * TILE_TOKENS * LANES;
+        const QUADS: usize = GROUP_ROWS / TILE_ROWS;
+        let longest = k_blocks(k).next().map_or(0, |b| b.len().next_multiple_of(LANES));
+        let quad_len = longest * TILE_ROWS;
+        let at_once = (CACHE_BYTES / (4 * TILE_TOKENS * longest)).max(1); // triples
+        scratch.weights.resize(scratch.weights.len().max(QUADS * quad_len), 0.0);
+        scratch.lanes.resize(scratch.lanes.len().max(at_once * QUADS * TILE), 0.0);
+        let quads = rows.len().div_ceil(TILE_ROWS);
+        for first in (0..triples).step_by(at_once) {
+            for block in k_blocks(k) {
+                let blocks = block.len().div_ceil(LANES);
+                let ends = (block.start == 0, block.end == k);
+                for (r, row) in rows.iter().enumerate() {
+                    let src = &row[block.start * dtype.size()..block.end * dtype.size()];
+                    let at = r / TILE_ROWS * quad_len + r % TILE_ROWS * LANES;
+                    // SAFETY: block b < longest / 8 of row r lies at `at + b·32` < QUADS · quad_len.
+                    unsafe {
+                        let dst = scratch.weights.as_mut_ptr().add(at);
+                        (self.pack[dtype as usize])(src.as_ptr(), block.len(), dst, TILE_ROWS * LANES);
+                    }
+                }
+                let x = &packed[block.start * TILE_TOKENS * triples..];
+                for t in first..triples.min(first + at_once) {
+                    let x = &x[t * blocks * TILE_TOKENS * LANES..(t + 1) * blocks * TILE_TOKENS * LANES];
+                    for q in 0..quads {
+                        // SAFETY: quad q of the weights and this triple have `blocks` blocks; lanes has a TILE for
+                        // each of at_once × QUADS; out has three rows of GROUP_ROWS for each triple.
+                        unsafe {
+                            let w = scratch.weights.as_ptr().add(q * quad_len);
+                            let acc = scratch.lanes.as_mut_ptr().add(((t - first) * QUADS + q) * TILE);
+                            let out = out.as_mut_ptr().add(t * TILE_TOKENS * GROUP_ROWS + q * TILE_ROWS);
+                            (self.tile)(w, x.as_ptr(), blocks, acc, ends, out, GROUP_ROWS);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// RMSNorm of one row: `out = weight · (x / √(mean(x²) + eps))`.
+    pub fn rms_norm(&self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+        assert!(!x.is_empty() && x.len() == weight.len() && x.len() == out.len(), "rms_norm: lengths");
+        // SAFETY: all three have x.len() f32.
+        unsafe { (self.rms_norm)(x.as_ptr(), weight.as_ptr(), x.len(), eps, out.as_mut_ptr()) }
+    }
+
+    /// `out = silu(gate) · up`.
+    pub fn swiglu(&self, gate: &[f32], up: &[f32], out: &mut [f32]) {
+        assert!(gate.len() == up.len() && gate.len() == out.len(), "swiglu: lengths");
+        // SAFETY: all three have gate.len() f32.
+        unsafe { (self.swiglu)(gate.as_ptr(), up.as_ptr(), gate.len(), out.as_mut_ptr()) }
+    }
+
+    /// Elements of `dtype` as f32, exactly.
+    pub fn widen(&self, dtype: DType, src: &[u8], dst: &mut [f32]) {
+        assert_eq!(src.len(), dst.len() * dtype.size(), "widen: lengths");
+        // SAFETY: src has dst.len() elements.
+        unsafe { (self.widen[dtype as usize])(src.as_ptr(), dst.len(), dst.as_mut_ptr()) }
+    }
+
+    /// f32 as elements of `dtype` (F32 or F16), rounded to nearest even.
+    pub fn narrow(&self, dtype: DType, src: &[f32], dst: &mut [u8]) {
+        assert_eq!(dst.len(), src.len() * dtype.size(), "narrow: lengths");
+        match dtype {
+            DType::F32 => dst.chunks_exact_mut(4).zip(src).for_each(|(d, v)| d.copy_from_slice(&v.to_le_bytes())),
+            // SAFETY: dst has room for src.len() F16.
+            DType::F16 => unsafe { (self.narrow_f16)(src.as_ptr(), src.len(), dst.as_mut_ptr()) },
+            DType::BF16 => unreachable!("no kernel rounds to BF16"),
+        }
+    }
+
+    /// Partial attention of the rows `q`, `[visible.len()][head_dim]`, over the first `visible[r]` keys of a tile; row r's
+    /// result, [`attention_state_len`] f32, goes to `out`. A row that sees no key gets the empty state.
+    pub fn attend(&self, tile: KvTile<'_>, scale: f32, q: &[f32], visible: &[usize], out: &mut [f32]) {
+        let KvTile { dtype, keys, values, head_dim } = tile;
+        let padded = head_dim.next_multiple_of(LANES);
+        assert_eq!(keys.len(), head_dim * TILE_KEYS * dtype.size(), "attend: keys");
+        assert_eq!(values.len(), padded * TILE_KEYS * dtype.size(), "attend: values");
+        assert_eq!(q.len(), visible.len() * head_dim, "attend: q");
+        assert_eq!(out.len(), visible.len() * attention_state_len(head_dim), "attend: out");
+        assert!(visible.iter().all(|&c| c <= TILE_KEYS), "attend: visible");
+        let tile = Tile { k: keys.as_ptr(), v: values.as_ptr(), head_dim, padded, scale };
+        // SAFETY: the sizes were checked above.
+        unsafe {
+            (self.attend[dtype as usize])(tile, q.as_ptr(), visible.len(), visible.as_ptr(), out.as_mut_ptr());
+        }
+    }
+
+    /// Merges a partial attention result into `state`, in ascending order of tiles. The empty `state` is made by
+    /// [`clear_state`]; an empty `tile` changes nothing.
+    pub fn merge(&self, state: &mut [f32], tile: &[f32]) {
+        assert!(state.len() == tile.len() && state.len() % LANES == STATE_EXTRA, "merge: lengths");
+        if tile[tile.len() - 1] != 0.0 {
+            // SAFETY: both have padded + 2 f32.
+            unsafe { (self.merge)(state.as_mut_ptr(), tile.as_ptr(), state.len() - STATE_EXTRA) }
+        }
+    }
+}
+
+/// Makes the empty attention state: o = 0, m = −∞, l = 0.
+pub fn clear_state(state: &mut [f32]) {
+    state.fill(0.0);
+    let m = state.len() - STATE_EXTRA;
+    state[m] = f32::NEG_INFINITY;
+}
+
+/// The attention output of a finished state: o / l, 0 if no key was seen.
+pub fn finish_state(state: &[f32], out: &mut [f32]) {
+    let l = state[state.len() - 1];
+    for (out, o) in out.iter_mut().zip(state) {
+        *out = if l == 0.0 { 0.0 } else { o / l };
+    }
+}

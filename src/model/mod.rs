@@ -1,13 +1,20 @@
 //! A loaded model: weights, tokenizer and the forward pass.
 
+mod decoder;
+mod family;
 mod profile;
 
-pub use profile::Profile;
+pub use decoder::{Decoder, Pass, Tap, Workspace};
+pub use profile::{Operator, Profile};
 
-use crate::checkpoint::Config;
+use crate::checkpoint::{Checkpoint, Config, Source, SourcePaths};
 use crate::error::Result;
+use crate::kernels::{self, Kernels};
+use crate::ops::{Exec, Scratch};
+use crate::pool::{Pool, Team};
 use crate::text::Tokenizer;
-use std::sync::Arc;
+use crate::{bail, err};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Called during a load with (done, total) bytes; returning `true` cancels.
 pub type ProgressFn<'a> = &'a mut dyn FnMut(u64, u64) -> bool;
@@ -27,35 +34,100 @@ pub struct LoadOptions {
 
 /// A model ready to run. Shared freely between threads; steps of sessions take turns.
 #[derive(Debug)]
-pub struct Model {}
+pub struct Model {
+    config: Config,
+    decoder: Decoder,
+    tokenizer: Option<Arc<Tokenizer>>,
+    /// Where the model came from, for messages.
+    name: String,
+    totals: (u64, u64),
+    kernels: &'static Kernels,
+    pool: Arc<Pool>,
+    /// Taken inside a step only, and steps take turns: never contended.
+    workspace: Mutex<Workspace>,
+    scratch: Vec<Mutex<Scratch>>,
+}
 
 impl Model {
     /// Loads the model at `path` (a directory or a `.safetensors` file).
     pub fn load(path: &str, options: &LoadOptions, progress: Option<ProgressFn<'_>>) -> Result<Model> {
-        todo!("{path} {options:?} {}", progress.is_some())
+        let kernels = choose_tier(options.isa)?;
+        let paths = SourcePaths { config: options.config.clone(), tokenizer: options.tokenizer.clone() };
+        let source = Source::open(path, &paths)?;
+        let config = Config::parse(&source.config, source.generation_config.as_ref())?;
+        let architecture = family::architecture(&config).map_err(|e| e.at(&source.config.name))?;
+        let checkpoint = Checkpoint::map(&source)?;
+        let totals = checkpoint.totals();
+        let mut ignore = |_, _| false;
+        let progress = progress.unwrap_or(&mut ignore);
+        let mut by_layer = |done: usize, of: usize| progress(totals.1 * done as u64 / of as u64, totals.1);
+        let decoder = Decoder::load(&config, &architecture, &checkpoint, &mut by_layer)?;
+        checkpoint.will_need();
+        let tokenizer = match &source.tokenizer {
+            Some(file) => Some(Arc::new(Tokenizer::parse(&file.name, &file.bytes)?)),
+            None => None,
+        };
+        let pool = Pool::shared(options.threads)?;
+        let scratch = (0..pool.threads()).map(|_| Mutex::default()).collect();
+        let (name, workspace) = (source.name, Mutex::default());
+        Ok(Model { config, decoder, tokenizer, name, totals, kernels, pool, workspace, scratch })
     }
+
     /// The checkpoint's configuration.
     pub fn config(&self) -> &Config {
-        todo!()
+        &self.config
     }
+
+    /// The weights.
+    pub fn decoder(&self) -> &Decoder {
+        &self.decoder
+    }
+
     /// The tokenizer; an error says that the directory has none.
     pub fn tokenizer(&self) -> Result<&Arc<Tokenizer>> {
-        todo!()
+        self.tokenizer.as_ref().ok_or_else(|| {
+            err!(Tokenizer, "{}: the model was loaded without tokenizer.json, so it works by token ids only", self.name)
+        })
     }
+
     /// Number of weights (elements of all tensors used).
     pub fn parameters(&self) -> u64 {
-        todo!()
+        self.totals.0
     }
+
     /// Bytes of all weights used.
     pub fn weight_bytes(&self) -> u64 {
-        todo!()
+        self.totals.1
     }
+
     /// Threads of the team.
     pub fn threads(&self) -> usize {
-        todo!()
+        self.pool.threads()
     }
+
     /// Name of the instruction set in use ("scalar", "avx2").
     pub fn isa(&self) -> &'static str {
-        todo!()
+        self.kernels.name()
+    }
+
+    /// Runs `f` on the model's team with its buffers. Steps take turns.
+    pub fn step<R: Send>(&self, f: impl FnOnce(&Exec<'_>, &mut Workspace) -> Result<R> + Send) -> Result<R> {
+        self.pool.step(|team| {
+            let solo = Team::solo();
+            let exec = Exec { kernels: self.kernels, team, solo: &solo, scratch: &self.scratch };
+            f(&exec, &mut self.workspace.lock().unwrap_or_else(PoisonError::into_inner))
+        })
+    }
+}
+
+fn choose_tier(isa: Option<&str>) -> Result<&'static Kernels> {
+    let tiers = kernels::supported();
+    let Some(name) = isa else { return Ok(tiers[0]) };
+    match tiers.iter().find(|tier| tier.name() == name) {
+        Some(tier) => Ok(tier),
+        None => {
+            let names: Vec<_> = tiers.iter().map(|tier| tier.name()).collect();
+            bail!(Unsupported, "instruction set {name}: this CPU supports {}", names.join(", "))
+        }
     }
 }

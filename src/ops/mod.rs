@@ -1,1 +1,94 @@
-//! The operators of the forward pass, on plain slices.
+//! The operators of the forward pass, on plain slices. Activations are f32, row-major, one row per token.
+
+pub mod attention;
+pub mod kv;
+pub mod linear;
+pub mod rope;
+
+use crate::kernels::{GemmScratch, Kernels};
+use crate::pool::Team;
+use crate::tensor::DType;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What every operator runs with during one step.
+#[derive(Clone, Copy, Debug)]
+pub struct Exec<'a> {
+    /// The kernels of the chosen tier.
+    pub kernels: &'static Kernels,
+    /// The step's threads.
+    pub team: &'a Team,
+    /// The leader alone, for work too small to share.
+    pub solo: &'a Team,
+    /// One for each thread of the team.
+    pub scratch: &'a [Mutex<Scratch>],
+}
+
+/// One thread's buffers. They grow to the largest use and stay.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    gemm: GemmScratch,
+    /// Output of a group of rows; query rows; narrowed values.
+    products: Vec<f32>,
+    queries: Vec<f32>,
+    states: Vec<f32>,
+    partials: Vec<f32>,
+    visible: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl<'a> Exec<'a> {
+    /// The team if there are several rows, the leader alone for one.
+    fn team_for(&self, rows: usize) -> &'a Team {
+        if rows > 1 { self.team } else { self.solo }
+    }
+
+    /// The buffers of `worker`; never contended.
+    fn scratch(&self, worker: usize) -> MutexGuard<'a, Scratch> {
+        self.scratch[worker].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The first `len` elements of a buffer that grows to its largest use.
+fn grown<T: Clone + Default>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
+    if buffer.len() < len {
+        buffer.resize(len, T::default());
+    }
+    &mut buffer[..len]
+}
+
+/// Runs `f(row index, row)` on each row of `data`, rows of `width`.
+pub fn each_row(exec: &Exec<'_>, data: &mut [f32], width: usize, f: impl Fn(usize, &mut [f32]) + Sync) {
+    exec.team_for(data.len() / width).rows(data, width, |_, mut block| {
+        for t in block.rows() {
+            f(t, block.row(t));
+        }
+    });
+}
+
+/// The rows `ids` of the table `bytes`, rows of `width` elements of `dtype`, as f32 in `out`, `[ids.len()][width]`.
+pub fn gather(exec: &Exec<'_>, dtype: DType, bytes: &[u8], width: usize, ids: &[u32], out: &mut [f32]) {
+    let row_bytes = width * dtype.size();
+    each_row(exec, out, width, |t, out| {
+        let start = ids[t] as usize * row_bytes;
+        exec.kernels.widen(dtype, &bytes[start..start + row_bytes], out);
+    });
+}
+
+/// RMSNorm of every row of `x`, rows of `weight.len()`.
+pub fn rms_norm(exec: &Exec<'_>, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    let width = weight.len();
+    each_row(exec, out, width, |t, out| exec.kernels.rms_norm(&x[t * width..(t + 1) * width], weight, eps, out));
+}
+
+/// `x += branch`, rows of `width`.
+pub fn add(exec: &Exec<'_>, x: &mut [f32], branch: &[f32], width: usize) {
+    each_row(exec, x, width, |t, x| x.iter_mut().zip(&branch[t * width..]).for_each(|(x, b)| *x += b));
+}
+
+/// `out = silu(gate) · up` where each row of `gate_up` holds `width` gates and then `width` ups.
+pub fn swiglu(exec: &Exec<'_>, gate_up: &[f32], width: usize, out: &mut [f32]) {
+    each_row(exec, out, width, |t, out| {
+        let (gate, up) = gate_up[t * 2 * width..(t + 1) * 2 * width].split_at(width);
+        exec.kernels.swiglu(gate, up, out);
+    });
+}

@@ -1,0 +1,234 @@
+//! Matrix and row kernels on f32 activations and weights of any element type, written once over [`Lanes`].
+//!
+//! Every dot product keeps eight partial sums, lane j taking the elements k ≡ j (mod 8) in ascending order by fused
+//! multiply-add from 0; a tail is padded with zeros; the lanes are added as [`Lanes::sum`] says. So the result does
+//! not depend on the tile, the block of k or the number of rows.
+
+use super::lanes::{Element, F32, LANES, Lanes, exp};
+use super::{TILE_ROWS, TILE_TOKENS};
+
+/// How far ahead of the current position weights are prefetched, in bytes.
+const PREFETCH: usize = 512;
+const CACHE_LINE: usize = 64;
+
+/// `out[s][i] = w[s][i] · x` for `rows` rows from each of four places, walked together: four long sequential streams
+/// are what the hardware prefetchers like best.
+///
+/// # Safety
+/// Each `w[s]` has `rows × k` elements of `E`, `x` has `k` f32, each `out[s]` `rows` f32.
+#[inline(always)]
+pub unsafe fn gemv<L: Lanes, E: Element>(w: [*const u8; 4], rows: usize, k: usize, x: *const f32, out: [*mut f32; 4]) {
+    const UNROLL: usize = 4 * LANES;
+    let size = E::DTYPE.size();
+    // SAFETY: every index below stays under rows × k, k and rows; prefetch takes any address.
+    unsafe {
+        for row in 0..rows {
+            let w = w.map(|p| p.add(row * k * size));
+            let mut acc = [L::splat(0.0); 4];
+            let mut i = 0;
+            while i + UNROLL <= k {
+                for p in w {
+                    for line in (0..UNROLL * size).step_by(CACHE_LINE) {
+                        L::prefetch(p.wrapping_add(i * size + PREFETCH + line));
+                    }
+                }
+                for u in (i..i + UNROLL).step_by(LANES) {
+                    let xs = L::load(x.add(u));
+                    for s in 0..4 {
+                        acc[s] = E::load::<L>(w[s].add(u * size)).fma(xs, acc[s]);
+                    }
+                }
+                i += UNROLL;
+            }
+            while i + LANES <= k {
+                let xs = L::load(x.add(i));
+                for s in 0..4 {
+                    acc[s] = E::load::<L>(w[s].add(i * size)).fma(xs, acc[s]);
+                }
+                i += LANES;
+            }
+            if i < k {
+                let xs = F32::load_tail::<L>(x.add(i).cast(), k - i);
+                for s in 0..4 {
+                    acc[s] = E::load_tail::<L>(w[s].add(i * size), k - i).fma(xs, acc[s]);
+                }
+            }
+            for (o, sum) in out.into_iter().zip(L::sum4(acc)) {
+                *o.add(row) = sum;
+            }
+        }
+    }
+}
+
+/// Spreads `k` elements at `src` over lane blocks: block b of eight goes to `dst + b · stride`, the last padded with 0.
+///
+/// # Safety
+/// `src` has `k` elements of `E`; `dst` has room for every block.
+#[inline(always)]
+pub unsafe fn pack<L: Lanes, E: Element>(src: *const u8, k: usize, dst: *mut f32, stride: usize) {
+    let size = E::DTYPE.size();
+    let blocks = k / LANES;
+    // SAFETY: block b < k / 8 reads elements below k; the tail reads the rest.
+    unsafe {
+        for b in 0..blocks {
+            E::load::<L>(src.add(b * LANES * size)).store(dst.add(b * stride));
+        }
+        let tail = k % LANES;
+        if tail > 0 {
+            E::load_tail::<L>(src.add(blocks * LANES * size), tail).store(dst.add(blocks * stride));
+        }
+    }
+}
+
+/// A tile of [`TILE_ROWS`] weight rows × [`TILE_TOKENS`] tokens over `blocks` lane blocks of k.
+/// `w` is `[blocks][TILE_ROWS][8]`, `x` is `[blocks][TILE_TOKENS][8]`; the partial lanes `acc`, `[tokens][rows][8]`, start at
+/// zero if `first` and are kept unless `last`, where `out[t · stride + r]` receives the sums.
+///
+/// # Safety
+/// All arrays have these sizes.
+#[inline(always)]
+pub unsafe fn tile<L: Lanes>(
+    w: *const f32,
+    x: *const f32,
+    blocks: usize,
+    acc: *mut f32,
+    (first, last): (bool, bool),
+    out: *mut f32,
+    stride: usize,
+) {
+    // SAFETY: indices follow the layouts that the caller vouches for.
+    unsafe {
+        let mut c = [[L::splat(0.0); TILE_ROWS]; TILE_TOKENS];
+        if !first {
+            for (t, c) in c.iter_mut().enumerate() {
+                for (r, c) in c.iter_mut().enumerate() {
+                    *c = L::load(acc.add((t * TILE_ROWS + r) * LANES));
+                }
+            }
+        }
+        for b in 0..blocks {
+            let x = x.add(b * TILE_TOKENS * LANES);
+            let w = w.add(b * TILE_ROWS * LANES);
+            let xs: [L; TILE_TOKENS] = [L::load(x), L::load(x.add(LANES)), L::load(x.add(2 * LANES))];
+            for r in 0..TILE_ROWS {
+                let ws = L::load(w.add(r * LANES));
+                for t in 0..TILE_TOKENS {
+                    c[t][r] = ws.fma(xs[t], c[t][r]);
+                }
+            }
+        }
+        for (t, c) in c.into_iter().enumerate() {
+            if last {
+                out.add(t * stride).cast::<[f32; TILE_ROWS]>().write(L::sum4(c));
+            } else {
+                for (r, c) in c.into_iter().enumerate() {
+                    c.store(acc.add((t * TILE_ROWS + r) * LANES));
+                }
+            }
+        }
+    }
+}
+
+/// Calls `body(offset, count)` for each lane block of `n` elements; `count` < 8 only in the last.
+#[inline(always)]
+fn blocks(n: usize, mut body: impl FnMut(usize, usize)) {
+    for i in (0..n).step_by(LANES) {
+        body(i, LANES.min(n - i));
+    }
+}
+
+/// # Safety
+/// `p` has `count` f32.
+#[inline(always)]
+unsafe fn load_some<L: Lanes>(p: *const f32, count: usize) -> L {
+    // SAFETY: as this function.
+    unsafe { if count == LANES { L::load(p) } else { F32::load_tail(p.cast(), count) } }
+}
+
+/// # Safety
+/// `p` has room for `count` f32.
+#[inline(always)]
+unsafe fn store_some<L: Lanes>(v: L, p: *mut f32, count: usize) {
+    // SAFETY: as this function; the buffer has eight f32.
+    unsafe {
+        if count == LANES {
+            return v.store(p);
+        }
+        let mut buffer = [0.0f32; LANES];
+        v.store(buffer.as_mut_ptr());
+        std::ptr::copy_nonoverlapping(buffer.as_ptr(), p, count);
+    }
+}
+
+/// RMSNorm (Zhang & Sennrich 2019) as Hugging Face's LlamaRMSNorm: `out = weight · (x · 1/√(mean(x²) + ε))`.
+///
+/// # Safety
+/// `x`, `weight` and `out` have `n` f32; `n` > 0.
+#[inline(always)]
+pub unsafe fn rms_norm<L: Lanes>(x: *const f32, weight: *const f32, n: usize, eps: f32, out: *mut f32) {
+    // SAFETY: `blocks` stays below n.
+    unsafe {
+        let mut acc = L::splat(0.0);
+        blocks(n, |i, count| {
+            let v = load_some::<L>(x.add(i), count);
+            acc = v.fma(v, acc);
+        });
+        let scale = L::splat(1.0 / (acc.sum() / n as f32 + eps).sqrt());
+        blocks(n, |i, count| {
+            let v = load_some::<L>(x.add(i), count).mul(scale);
+            store_some(load_some::<L>(weight.add(i), count).mul(v), out.add(i), count);
+        });
+    }
+}
+
+/// SwiGLU (Shazeer 2020): `out = silu(gate) · up`, silu(x) = x / (1 + e⁻ˣ).
+///
+/// # Safety
+/// `gate`, `up` and `out` have `n` f32.
+#[inline(always)]
+pub unsafe fn swiglu<L: Lanes>(gate: *const f32, up: *const f32, n: usize, out: *mut f32) {
+    // SAFETY: `blocks` stays below n.
+    unsafe {
+        blocks(n, |i, count| {
+            let g = load_some::<L>(gate.add(i), count);
+            let silu = g.div(exp(L::splat(0.0).sub(g)).add(L::splat(1.0)));
+            store_some(silu.mul(load_some(up.add(i), count)), out.add(i), count);
+        });
+    }
+}
+
+/// `n` elements of `E` as f32, exactly.
+///
+/// # Safety
+/// `src` has `n` elements, `dst` room for `n` f32.
+#[inline(always)]
+pub unsafe fn widen<L: Lanes, E: Element>(src: *const u8, n: usize, dst: *mut f32) {
+    // SAFETY: `blocks` stays below n.
+    unsafe {
+        blocks(n, |i, count| {
+            let p = src.add(i * E::DTYPE.size());
+            let v: L = if count == LANES { E::load(p) } else { E::load_tail(p, count) };
+            store_some(v, dst.add(i), count);
+        });
+    }
+}
+
+/// `n` f32 as F16, rounded to nearest even.
+///
+/// # Safety
+/// `src` has `n` f32, `dst` room for `n` F16.
+#[inline(always)]
+pub unsafe fn narrow_f16<L: Lanes>(src: *const f32, n: usize, dst: *mut u8) {
+    // SAFETY: `blocks` stays below n; the buffer has eight F16.
+    unsafe {
+        blocks(n, |i, count| {
+            let v = load_some::<L>(src.add(i), count);
+            if count == LANES {
+                return v.store_f16(dst.add(2 * i));
+            }
+            let mut buffer = [0u8; 2 * LANES];
+            v.store_f16(buffer.as_mut_ptr());
+            std::ptr::copy_nonoverlapping(buffer.as_ptr(), dst.add(2 * i), 2 * count);
+        });
+    }
+}

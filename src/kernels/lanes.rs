@@ -1,0 +1,143 @@
+//! Eight f32 lanes: the one vector type that every kernel is written in.
+//!
+//! A tier implements [`Lanes`] with its registers; the algorithms in `float.rs` and `attention.rs` are written once over it.
+//! Each operation is a single IEEE 754 operation per lane, so all tiers give the same bits.
+
+use crate::tensor::DType;
+
+/// Number of lanes, fixed: lane j of a dot product takes the elements k ≡ j (mod 8).
+pub const LANES: usize = 8;
+
+/// Eight f32 lanes of one instruction set.
+///
+/// # Safety
+/// Every function needs the CPU features of the tier that implements it; the loads and stores also need the
+/// bytes they name to be readable or writable. Nothing needs to be aligned.
+pub trait Lanes: Copy {
+    /// All lanes `value`.
+    unsafe fn splat(value: f32) -> Self;
+    /// Eight f32.
+    unsafe fn load(p: *const f32) -> Self;
+    /// Eight F16, widened exactly.
+    unsafe fn load_f16(p: *const u8) -> Self;
+    /// Eight BF16, widened exactly.
+    unsafe fn load_bf16(p: *const u8) -> Self;
+    /// Eight f32.
+    unsafe fn store(self, p: *mut f32);
+    /// Eight F16, rounded to nearest even.
+    unsafe fn store_f16(self, p: *mut u8);
+    /// `self · b + c`, rounded once.
+    unsafe fn fma(self, b: Self, c: Self) -> Self;
+    /// `self + b`.
+    unsafe fn add(self, b: Self) -> Self;
+    /// `self − b`.
+    unsafe fn sub(self, b: Self) -> Self;
+    /// `self · b`.
+    unsafe fn mul(self, b: Self) -> Self;
+    /// `self / b`.
+    unsafe fn div(self, b: Self) -> Self;
+    /// `if self > b { self } else { b }`: a NaN in `b` stays.
+    unsafe fn max(self, b: Self) -> Self;
+    /// `if self < b { self } else { b }`: a NaN in `b` stays.
+    unsafe fn min(self, b: Self) -> Self;
+    /// The nearest integer, halves to even.
+    unsafe fn round(self) -> Self;
+    /// 2ⁿ of lanes that are integers in −126..=127.
+    unsafe fn exp2_of_integer(self) -> Self;
+    /// `((l0+l2)+(l1+l3)) + ((l4+l6)+(l5+l7))`.
+    unsafe fn sum(self) -> f32;
+    /// [`sum`](Self::sum) of four.
+    #[inline(always)]
+    unsafe fn sum4(v: [Self; 4]) -> [f32; 4] {
+        // SAFETY: as this function.
+        unsafe { [v[0].sum(), v[1].sum(), v[2].sum(), v[3].sum()] }
+    }
+    /// Asks for the cache line at `p`; any address will do.
+    #[inline(always)]
+    unsafe fn prefetch(_p: *const u8) {}
+}
+
+/// An element type that lanes can be loaded from.
+pub trait Element {
+    /// As a value.
+    const DTYPE: DType;
+    /// Eight elements at `p`.
+    ///
+    /// # Safety
+    /// As [`Lanes`].
+    unsafe fn load<L: Lanes>(p: *const u8) -> L;
+
+    /// The first `n` < 8 elements at `p`, the other lanes zero.
+    ///
+    /// # Safety
+    /// As [`Lanes`]; only `n` elements are read.
+    #[inline(always)]
+    unsafe fn load_tail<L: Lanes>(p: *const u8, n: usize) -> L {
+        debug_assert!(n < LANES);
+        let mut buffer = [0u8; LANES * 4];
+        // SAFETY: the caller vouches for n elements at p, and n < 8 elements fit the buffer.
+        unsafe {
+            std::ptr::copy_nonoverlapping(p, buffer.as_mut_ptr(), n * Self::DTYPE.size());
+            Self::load(buffer.as_ptr())
+        }
+    }
+}
+
+/// [`DType::F32`].
+pub enum F32 {}
+/// [`DType::F16`].
+pub enum F16 {}
+/// [`DType::BF16`].
+pub enum BF16 {}
+
+impl Element for F32 {
+    const DTYPE: DType = DType::F32;
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(p: *const u8) -> L {
+        // SAFETY: as the caller; `load` needs no alignment.
+        unsafe { L::load(p.cast()) }
+    }
+}
+
+impl Element for F16 {
+    const DTYPE: DType = DType::F16;
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(p: *const u8) -> L {
+        // SAFETY: as the caller.
+        unsafe { L::load_f16(p) }
+    }
+}
+
+impl Element for BF16 {
+    const DTYPE: DType = DType::BF16;
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(p: *const u8) -> L {
+        // SAFETY: as the caller.
+        unsafe { L::load_bf16(p) }
+    }
+}
+
+/// eˣ per lane, the same polynomial in every tier (coefficients: Cephes `expf`, Moshier 1989), within 1 ulp or two.
+/// Clamped to e^±87, so the result is always normal and finite; NaN stays NaN.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+pub unsafe fn exp<L: Lanes>(x: L) -> L {
+    // SAFETY: as this function.
+    unsafe {
+        let x = L::splat(87.0).min(L::splat(-87.0).max(x));
+        // x = n·ln 2 + r with ln 2 in two parts, |r| ≤ ln 2 / 2.
+        let n = x.mul(L::splat(std::f32::consts::LOG2_E)).round();
+        let r = n.fma(L::splat(-0.693_359_4), x);
+        let r = n.fma(L::splat(2.121_944_4e-4), r);
+        let p = L::splat(1.987_569_2e-4);
+        let p = p.fma(r, L::splat(1.398_2e-3));
+        let p = p.fma(r, L::splat(8.333_452e-3));
+        let p = p.fma(r, L::splat(4.166_579_6e-2));
+        let p = p.fma(r, L::splat(1.666_666_5e-1));
+        let p = p.fma(r, L::splat(0.5));
+        let p = p.fma(r.mul(r), r.add(L::splat(1.0)));
+        p.mul(n.exp2_of_integer())
+    }
+}

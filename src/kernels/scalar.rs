@@ -1,0 +1,110 @@
+//! The scalar tier: eight plain f32. Slow, portable, and the oracle that the other tiers are compared with.
+
+use super::lanes::Lanes;
+use half::{bf16, f16};
+
+/// Eight f32 in memory.
+#[derive(Clone, Copy)]
+pub struct Scalar([f32; 8]);
+
+impl Scalar {
+    #[inline(always)]
+    fn map(self, f: impl Fn(f32) -> f32) -> Self {
+        Scalar(self.0.map(f))
+    }
+
+    #[inline(always)]
+    fn zip(self, b: Self, f: impl Fn(f32, f32) -> f32) -> Self {
+        Scalar(std::array::from_fn(|i| f(self.0[i], b.0[i])))
+    }
+
+    /// Eight 16-bit elements at `p`.
+    ///
+    /// # Safety
+    /// 16 bytes must be readable at `p`.
+    #[inline(always)]
+    unsafe fn halves(p: *const u8) -> [[u8; 2]; 8] {
+        // SAFETY: the caller vouches for the bytes; byte arrays have no alignment.
+        unsafe { p.cast::<[[u8; 2]; 8]>().read() }
+    }
+}
+
+impl Lanes for Scalar {
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        Scalar([value; 8])
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        // SAFETY: the caller vouches for eight f32 at p.
+        Scalar(unsafe { p.cast::<[f32; 8]>().read_unaligned() })
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u8) -> Self {
+        // SAFETY: the caller vouches for eight F16 at p.
+        Scalar(unsafe { Self::halves(p) }.map(|b| f16::from_le_bytes(b).to_f32()))
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u8) -> Self {
+        // SAFETY: the caller vouches for eight BF16 at p.
+        Scalar(unsafe { Self::halves(p) }.map(|b| bf16::from_le_bytes(b).to_f32()))
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        // SAFETY: the caller vouches for eight f32 at p.
+        unsafe { p.cast::<[f32; 8]>().write_unaligned(self.0) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(self, p: *mut u8) {
+        let halves = self.0.map(|v| f16::from_f32(v).to_le_bytes());
+        // SAFETY: the caller vouches for eight F16 at p; byte arrays have no alignment.
+        unsafe { p.cast::<[[u8; 2]; 8]>().write(halves) }
+    }
+    #[inline(always)]
+    unsafe fn fma(self, b: Self, c: Self) -> Self {
+        Scalar(std::array::from_fn(|i| self.0[i].mul_add(b.0[i], c.0[i])))
+    }
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        self.zip(b, |a, b| a + b)
+    }
+    #[inline(always)]
+    unsafe fn sub(self, b: Self) -> Self {
+        self.zip(b, |a, b| a - b)
+    }
+    #[inline(always)]
+    unsafe fn mul(self, b: Self) -> Self {
+        self.zip(b, |a, b| a * b)
+    }
+    #[inline(always)]
+    unsafe fn div(self, b: Self) -> Self {
+        self.zip(b, |a, b| a / b)
+    }
+    #[inline(always)]
+    unsafe fn max(self, b: Self) -> Self {
+        self.zip(b, |a, b| if a > b { a } else { b })
+    }
+    #[inline(always)]
+    unsafe fn min(self, b: Self) -> Self {
+        self.zip(b, |a, b| if a < b { a } else { b })
+    }
+    #[inline(always)]
+    unsafe fn round(self) -> Self {
+        self.map(f32::round_ties_even)
+    }
+    #[inline(always)]
+    unsafe fn exp2_of_integer(self) -> Self {
+        // A NaN casts to 0, as its product with this stays NaN.
+        self.map(|n| f32::from_bits(((n as i32 + 127) as u32) << 23))
+    }
+    #[inline(always)]
+    unsafe fn sum(self) -> f32 {
+        let l = self.0;
+        ((l[0] + l[2]) + (l[1] + l[3])) + ((l[4] + l[6]) + (l[5] + l[7]))
+    }
+}
+
+super::tier!(
+    /// Plain Rust, for every CPU.
+    SCALAR, "scalar", Scalar, []
+);

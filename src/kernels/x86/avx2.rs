@@ -1,0 +1,106 @@
+//! AVX2 + FMA + F16C: one `ymm` register holds the eight lanes.
+
+use crate::kernels::lanes::Lanes;
+use std::arch::x86_64::*;
+
+/// A `ymm` register of f32.
+#[derive(Clone, Copy)]
+pub struct Avx2(__m256);
+
+// SAFETY of every block below: the trait's callers vouch for AVX2, FMA and F16C and for the memory; the
+// intrinsics used have no other precondition, and all loads and stores are the unaligned ones.
+#[allow(clippy::undocumented_unsafe_blocks)] // one argument for all, above
+impl Lanes for Avx2 {
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        Avx2(unsafe { _mm256_set1_ps(value) })
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        Avx2(unsafe { _mm256_loadu_ps(p) })
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u8) -> Self {
+        Avx2(unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) })
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u8) -> Self {
+        Avx2(unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast())))) })
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        unsafe { _mm256_storeu_ps(p, self.0) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(self, p: *mut u8) {
+        unsafe { _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0)) }
+    }
+    #[inline(always)]
+    unsafe fn fma(self, b: Self, c: Self) -> Self {
+        Avx2(unsafe { _mm256_fmadd_ps(self.0, b.0, c.0) })
+    }
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        Avx2(unsafe { _mm256_add_ps(self.0, b.0) })
+    }
+    #[inline(always)]
+    unsafe fn sub(self, b: Self) -> Self {
+        Avx2(unsafe { _mm256_sub_ps(self.0, b.0) })
+    }
+    #[inline(always)]
+    unsafe fn mul(self, b: Self) -> Self {
+        Avx2(unsafe { _mm256_mul_ps(self.0, b.0) })
+    }
+    #[inline(always)]
+    unsafe fn div(self, b: Self) -> Self {
+        Avx2(unsafe { _mm256_div_ps(self.0, b.0) })
+    }
+    #[inline(always)]
+    unsafe fn max(self, b: Self) -> Self {
+        Avx2(unsafe { _mm256_max_ps(self.0, b.0) })
+    }
+    #[inline(always)]
+    unsafe fn min(self, b: Self) -> Self {
+        Avx2(unsafe { _mm256_min_ps(self.0, b.0) })
+    }
+    #[inline(always)]
+    unsafe fn round(self) -> Self {
+        Avx2(unsafe { _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0) })
+    }
+    #[inline(always)]
+    unsafe fn exp2_of_integer(self) -> Self {
+        Avx2(unsafe {
+            let n = _mm256_add_epi32(_mm256_cvtps_epi32(self.0), _mm256_set1_epi32(127));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(n))
+        })
+    }
+    #[inline(always)]
+    unsafe fn sum(self) -> f32 {
+        unsafe {
+            let v = _mm256_add_ps(self.0, _mm256_permute_ps::<0b01_00_11_10>(self.0)); // l0+l2, l1+l3 | l4+l6, l5+l7
+            let v = _mm256_add_ps(v, _mm256_movehdup_ps(v));
+            _mm_cvtss_f32(_mm_add_ss(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn sum4([a, b, c, d]: [Self; 4]) -> [f32; 4] {
+        unsafe {
+            let ab = _mm256_add_ps(_mm256_unpacklo_ps(a.0, b.0), _mm256_unpackhi_ps(a.0, b.0));
+            let cd = _mm256_add_ps(_mm256_unpacklo_ps(c.0, d.0), _mm256_unpackhi_ps(c.0, d.0));
+            let v =
+                _mm256_add_ps(_mm256_shuffle_ps::<0b01_00_01_00>(ab, cd), _mm256_shuffle_ps::<0b11_10_11_10>(ab, cd));
+            let mut out = [0.0; 4];
+            _mm_storeu_ps(out.as_mut_ptr(), _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v)));
+            out
+        }
+    }
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+}
+
+crate::kernels::tier!(
+    /// AVX2, FMA and F16C.
+    AVX2, "avx2", Avx2, ["avx2", "fma", "f16c"]
+);

@@ -1,0 +1,3 @@
+//! The tiers of x86-64.
+
+pub mod avx2;

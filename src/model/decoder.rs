@@ -1,0 +1,330 @@
+//! The forward pass of a Llama-like decoder: one code path for prefill (n > 1) and decode (n = 1).
+
+use super::family::Architecture;
+use super::profile::{Operator, Profile};
+use crate::bail;
+use crate::checkpoint::{Checkpoint, Config, Tensor};
+use crate::error::Result;
+use crate::ops::attention::{Heads, Queries};
+use crate::ops::kv::{KvCache, KvLayout};
+use crate::ops::linear::Linear;
+use crate::ops::rope::{Rotary, rotate};
+use crate::ops::{self, Exec};
+use crate::tensor::DType;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Receives intermediate tensors by name, row-major, one row per token. For tests; not part of the ABI.
+pub type Tap = Box<dyn FnMut(&str, &[f32]) + Send>;
+
+/// The weights and sizes of a model.
+#[derive(Debug)]
+pub struct Decoder {
+    embedding: Tensor,
+    layers: Vec<Layer>,
+    /// Weight of the final RMSNorm, `[hidden]`.
+    norm: Vec<f32>,
+    lm_head: Linear,
+    rotary: Rotary,
+    heads: Heads,
+    hidden: usize,
+    intermediate: usize,
+    eps: f32,
+}
+
+/// One decoder layer.
+#[derive(Debug)]
+struct Layer {
+    input_norm: Vec<f32>,
+    /// q, k and v side by side.
+    qkv: Linear,
+    o: Linear,
+    post_norm: Vec<f32>,
+    /// gate and up side by side.
+    gate_up: Linear,
+    down: Linear,
+}
+
+/// The buffers of a forward pass over at most n tokens.
+#[derive(Debug, Default)]
+pub struct Workspace {
+    /// The residual stream, `[n][hidden]`.
+    x: Vec<f32>,
+    /// Its norm, `[n][hidden]`.
+    h: Vec<f32>,
+    /// Queries, keys and values, `[n][(heads + 2 · kv_heads) · head_dim]`.
+    qkv: Vec<f32>,
+    /// Attention output, `[n][heads · head_dim]`.
+    att: Vec<f32>,
+    /// A branch's output before it is added to the residual stream, `[n][hidden]`.
+    branch: Vec<f32>,
+    /// Gates, then ups, `[n][2 · intermediate]`.
+    gate_up: Vec<f32>,
+    /// silu(gate) · up, `[n][intermediate]`.
+    ff: Vec<f32>,
+    /// Cosines and sines of the rotary angles, `[n][head_dim / 2]`.
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+    /// Activations as the tile kernel reads them.
+    packed: Vec<f32>,
+    /// Partial attention results.
+    partials: Vec<f32>,
+}
+
+/// One forward pass.
+pub struct Pass<'a> {
+    /// The tokens, ids below vocab_size.
+    pub tokens: &'a [u32],
+    /// Position of the first.
+    pub start: usize,
+    /// The cache, reserved for the tokens.
+    pub kv: &'a mut KvCache,
+    /// Raised to stop at the next layer.
+    pub cancel: &'a AtomicBool,
+    /// Where operators are timed.
+    pub profile: &'a mut Profile,
+    /// Where intermediate tensors go.
+    pub tap: Option<&'a mut Tap>,
+}
+
+impl Decoder {
+    /// Finds and checks all weights. `progress` hears (done, total) layers and cancels by `true`.
+    pub fn load(
+        config: &Config,
+        architecture: &Architecture,
+        checkpoint: &Checkpoint,
+        progress: &mut dyn FnMut(usize, usize) -> bool,
+    ) -> Result<Decoder> {
+        let (hidden, intermediate, vocab) = (config.hidden_size, config.intermediate_size, config.vocab_size);
+        let heads = Heads {
+            kv: config.num_key_value_heads,
+            group: config.num_attention_heads / config.num_key_value_heads,
+            dim: config.head_dim,
+            scale: architecture.score_scale,
+        };
+        let mut layers = Vec::with_capacity(config.num_hidden_layers);
+        for i in 0..config.num_hidden_layers {
+            if progress(i, config.num_hidden_layers) {
+                bail!(Cancelled, "the load was cancelled at layer {i} of {}", config.num_hidden_layers);
+            }
+            let weights = Weights { checkpoint, prefix: format!("model.layers.{i}") };
+            let (q, kv) = (heads.kv * heads.group * heads.dim, heads.kv * heads.dim);
+            layers.push(Layer {
+                input_norm: weights.norm("input_layernorm", hidden)?,
+                qkv: weights.linear(
+                    &[("self_attn.q_proj", q), ("self_attn.k_proj", kv), ("self_attn.v_proj", kv)],
+                    hidden,
+                    architecture.qkv_bias,
+                )?,
+                o: weights.linear(&[("self_attn.o_proj", hidden)], q, architecture.o_bias)?,
+                post_norm: weights.norm("post_attention_layernorm", hidden)?,
+                gate_up: weights.linear(
+                    &[("mlp.gate_proj", intermediate), ("mlp.up_proj", intermediate)],
+                    hidden,
+                    architecture.mlp_bias,
+                )?,
+                down: weights.linear(&[("mlp.down_proj", hidden)], intermediate, architecture.mlp_bias)?,
+            });
+        }
+        // Tied as Hugging Face does it: whichever of the two is there serves for both.
+        const NAMES: [&str; 2] = ["model.embed_tokens.weight", "lm_head.weight"];
+        let [embedding, lm_head] = NAMES.map(|name| if checkpoint.contains(name) { name } else { "" });
+        let either = |name: &'static str, other: &'static str| if name.is_empty() { other } else { name };
+        let embedding = checkpoint.tensor(either(either(embedding, lm_head), NAMES[0]), &[vocab, hidden])?;
+        let lm_head = match lm_head {
+            "" => embedding.clone(),
+            name => checkpoint.tensor(name, &[vocab, hidden])?,
+        };
+        progress(config.num_hidden_layers, config.num_hidden_layers);
+        Ok(Decoder {
+            embedding,
+            layers,
+            norm: Weights { checkpoint, prefix: "model".to_string() }.norm("norm", hidden)?,
+            lm_head: Linear::new(vec![lm_head], &[])?,
+            rotary: Rotary::new(&config.rope, config.head_dim),
+            heads,
+            hidden,
+            intermediate,
+            eps: config.rms_norm_eps,
+        })
+    }
+
+    /// Width of the residual stream.
+    pub fn hidden(&self) -> usize {
+        self.hidden
+    }
+
+    /// Number of logits.
+    pub fn vocab(&self) -> usize {
+        self.lm_head.outputs()
+    }
+
+    /// Sizes of a KV cache of this model.
+    pub fn kv_layout(&self, dtype: DType) -> KvLayout {
+        KvLayout { layers: self.layers.len(), heads: self.heads.kv, head_dim: self.heads.dim, dtype }
+    }
+
+    /// Runs the tokens through all layers; returns the residual stream after the last, `[n][hidden]`.
+    pub fn forward<'w>(&self, exec: &Exec<'_>, workspace: &'w mut Workspace, pass: Pass<'_>) -> Result<&'w [f32]> {
+        let Pass { tokens, start, kv, cancel, profile, mut tap } = pass;
+        let mut clock = profile.clock();
+        let n = tokens.len();
+        let heads = &self.heads;
+        let (q_width, kv_width) = (heads.kv * heads.group * heads.dim, heads.kv * heads.dim);
+        let width = q_width + 2 * kv_width;
+        let half = heads.dim / 2;
+        workspace.reserve(n, self)?;
+        let Workspace { x, h, qkv, att, branch, gate_up, ff, cos, sin, packed, partials } = workspace;
+        let (x, h) = (&mut x[..n * self.hidden], &mut h[..n * self.hidden]);
+        let (qkv, att) = (&mut qkv[..n * width], &mut att[..n * q_width]);
+        let branch = &mut branch[..n * self.hidden];
+        let (gate_up, ff) = (&mut gate_up[..n * 2 * self.intermediate], &mut ff[..n * self.intermediate]);
+        let (cos, sin) = (&mut cos[..n * half], &mut sin[..n * half]);
+
+        ops::gather(exec, self.embedding.dtype(), self.embedding.bytes(), self.hidden, tokens, x);
+        clock.lap(Operator::Embedding);
+        trace(&mut tap, || "embeddings".into(), x);
+        self.rotary.angles(start, cos, sin);
+        clock.lap(Operator::Rope);
+
+        for (i, layer) in self.layers.iter().enumerate() {
+            if cancel.load(Ordering::Relaxed) {
+                bail!(Cancelled, "cancelled by the host at position {start}, layer {i}");
+            }
+            // x += Wo · attend(rope(Wq·h), rope(Wk·h), Wv·h)
+            ops::rms_norm(exec, x, &layer.input_norm, self.eps, h);
+            clock.lap(Operator::RmsNorm);
+            layer.qkv.apply(exec, h, packed, qkv);
+            clock.lap(Operator::Matmul);
+            self.rotate(exec, qkv, width, cos, sin);
+            clock.lap(Operator::Rope);
+            trace_columns(&mut tap, || format!("layers.{i}.q_rope"), qkv, width, 0..q_width);
+            trace_columns(&mut tap, || format!("layers.{i}.k_rope"), qkv, width, q_width..q_width + kv_width);
+            kv.store(exec, i, start, qkv, width, q_width);
+            clock.lap(Operator::KvStore);
+            heads.attend(exec, Queries { qkv, width, start }, kv, i, partials, att);
+            clock.lap(Operator::Attention);
+            trace(&mut tap, || format!("layers.{i}.attention"), att);
+            layer.o.apply(exec, att, packed, branch);
+            clock.lap(Operator::Matmul);
+            trace(&mut tap, || format!("layers.{i}.attention_out"), branch);
+            ops::add(exec, x, branch, self.hidden);
+            clock.lap(Operator::Residual);
+
+            // x += Wdown · (silu(Wgate·h) * Wup·h)
+            ops::rms_norm(exec, x, &layer.post_norm, self.eps, h);
+            clock.lap(Operator::RmsNorm);
+            layer.gate_up.apply(exec, h, packed, gate_up);
+            clock.lap(Operator::Matmul);
+            ops::swiglu(exec, gate_up, self.intermediate, ff);
+            clock.lap(Operator::Swiglu);
+            layer.down.apply(exec, ff, packed, branch);
+            clock.lap(Operator::Matmul);
+            trace(&mut tap, || format!("layers.{i}.mlp"), branch);
+            ops::add(exec, x, branch, self.hidden);
+            clock.lap(Operator::Residual);
+            trace(&mut tap, || format!("layers.{i}.hidden"), x);
+        }
+        clock.count_step(n);
+        Ok(x)
+    }
+
+    /// Rotates the queries and keys of each row.
+    fn rotate(&self, exec: &Exec<'_>, qkv: &mut [f32], width: usize, cos: &[f32], sin: &[f32]) {
+        let half = self.heads.dim / 2;
+        let rotated = (self.heads.kv * self.heads.group + self.heads.kv) * self.heads.dim;
+        ops::each_row(exec, qkv, width, |t, row| {
+            let angles = t * half..(t + 1) * half;
+            for head in row[..rotated].chunks_exact_mut(self.heads.dim) {
+                rotate(head, &cos[angles.clone()], &sin[angles.clone()]);
+            }
+        });
+    }
+
+    /// The logits of rows of the residual stream: `x` is `[n][hidden]`, `logits` `[n][vocab]`.
+    pub fn logits(
+        &self,
+        exec: &Exec<'_>,
+        workspace: &mut Workspace,
+        x: &[f32],
+        logits: &mut [f32],
+        profile: &mut Profile,
+        mut tap: Option<&mut Tap>,
+    ) -> Result<()> {
+        let mut clock = profile.clock();
+        workspace.reserve(x.len() / self.hidden, self)?;
+        let h = &mut workspace.h[..x.len()];
+        ops::rms_norm(exec, x, &self.norm, self.eps, h);
+        clock.lap(Operator::RmsNorm);
+        trace(&mut tap, || "final_norm".into(), h);
+        self.lm_head.apply(exec, h, &mut workspace.packed, logits);
+        clock.lap(Operator::LmHead);
+        trace(&mut tap, || "logits".into(), logits);
+        Ok(())
+    }
+}
+
+impl Workspace {
+    /// Makes room for `n` tokens.
+    pub fn reserve(&mut self, n: usize, decoder: &Decoder) -> Result<()> {
+        let heads = &decoder.heads;
+        let q = heads.kv * heads.group * heads.dim;
+        for (buffer, width) in [
+            (&mut self.x, decoder.hidden),
+            (&mut self.h, decoder.hidden),
+            (&mut self.qkv, q + 2 * heads.kv * heads.dim),
+            (&mut self.att, q),
+            (&mut self.branch, decoder.hidden),
+            (&mut self.gate_up, 2 * decoder.intermediate),
+            (&mut self.ff, decoder.intermediate),
+            (&mut self.cos, heads.dim / 2),
+            (&mut self.sin, heads.dim / 2),
+        ] {
+            if buffer.len() < n * width {
+                buffer.try_reserve_exact(n * width - buffer.len())?;
+                buffer.resize(n * width, 0.0);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A layer's weights by name.
+struct Weights<'a> {
+    checkpoint: &'a Checkpoint,
+    prefix: String,
+}
+
+impl Weights<'_> {
+    fn norm(&self, name: &str, len: usize) -> Result<Vec<f32>> {
+        Ok(self.checkpoint.tensor(&format!("{}.{name}.weight", self.prefix), &[len])?.view().to_f32())
+    }
+
+    /// The matrices `(name, outputs)` side by side.
+    fn linear(&self, parts: &[(&str, usize)], inputs: usize, bias: bool) -> Result<Linear> {
+        let tensor = |name: &str, kind: &str, shape: &[usize]| {
+            self.checkpoint.tensor(&format!("{}.{name}.{kind}", self.prefix), shape)
+        };
+        let weights = parts.iter().map(|(name, outputs)| tensor(name, "weight", &[*outputs, inputs]));
+        let biases = parts.iter().filter(|_| bias).map(|(name, outputs)| tensor(name, "bias", &[*outputs]));
+        Linear::new(weights.collect::<Result<_>>()?, &biases.collect::<Result<Vec<_>>>()?)
+    }
+}
+
+fn trace(tap: &mut Option<&mut Tap>, name: impl FnOnce() -> String, values: &[f32]) {
+    if let Some(tap) = tap {
+        tap(&name(), values);
+    }
+}
+
+fn trace_columns(
+    tap: &mut Option<&mut Tap>,
+    name: impl FnOnce() -> String,
+    values: &[f32],
+    width: usize,
+    columns: std::ops::Range<usize>,
+) {
+    if tap.is_some() {
+        let rows = values.chunks_exact(width).flat_map(|row| &row[columns.clone()]).copied();
+        trace(tap, name, &rows.collect::<Vec<_>>());
+    }
+}

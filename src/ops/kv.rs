@@ -1,0 +1,161 @@
+//! The KV cache: pages of [`TILE_KEYS`] positions, by KV head, never expanded to the query heads.
+
+use super::{Exec, grown};
+use crate::error::Result;
+use crate::kernels::{KvTile, LANES, TILE_KEYS};
+use crate::tensor::DType;
+use crate::{bail, err};
+use std::ops::Range;
+
+/// Sizes of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvLayout {
+    /// Decoder layers.
+    pub layers: usize,
+    /// Key and value heads.
+    pub heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Element type: F16 or F32.
+    pub dtype: DType,
+}
+
+impl KvLayout {
+    fn key_bytes(&self) -> usize {
+        self.head_dim * TILE_KEYS * self.dtype.size()
+    }
+
+    /// A head's keys `[head_dim][TILE_KEYS]` and values `[TILE_KEYS][head_dim padded to 8]` in one page.
+    fn head_bytes(&self) -> usize {
+        self.key_bytes() + self.head_dim.next_multiple_of(LANES) * TILE_KEYS * self.dtype.size()
+    }
+
+    fn layer_bytes(&self) -> usize {
+        self.heads * self.head_bytes()
+    }
+
+    /// Bytes of one page: all layers.
+    pub fn page_bytes(&self) -> usize {
+        self.layers * self.layer_bytes()
+    }
+
+    /// Bytes that one position takes.
+    pub fn token_bytes(&self) -> usize {
+        self.page_bytes() / TILE_KEYS
+    }
+}
+
+/// One page, `[layers][heads][keys, values]`, aligned to a cache line.
+#[derive(Debug)]
+struct Page {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Page {
+    const ALIGN: usize = 64;
+
+    fn new(len: usize) -> Result<Page> {
+        let mut bytes = Vec::new();
+        bytes
+            .try_reserve_exact(len + Self::ALIGN)
+            .map_err(|_| err!(NoMemory, "a page of the KV cache ({len} bytes) cannot be allocated"))?;
+        bytes.resize(len + Self::ALIGN, 0);
+        let start = bytes.as_ptr().align_offset(Self::ALIGN);
+        Ok(Page { bytes, start })
+    }
+
+    fn range(&self, range: Range<usize>) -> Range<usize> {
+        self.start + range.start..self.start + range.end
+    }
+}
+
+/// A sequence's keys and values.
+#[derive(Debug)]
+pub struct KvCache {
+    layout: KvLayout,
+    pages: Vec<Page>,
+}
+
+impl KvCache {
+    /// An empty cache.
+    pub fn new(layout: KvLayout) -> Result<KvCache> {
+        if layout.dtype == DType::BF16 {
+            bail!(InvalidArgument, "KV cache type: expected F16 or F32, found BF16");
+        }
+        Ok(KvCache { layout, pages: Vec::new() })
+    }
+
+    /// Its sizes.
+    pub fn layout(&self) -> &KvLayout {
+        &self.layout
+    }
+
+    /// Bytes allocated.
+    pub fn bytes(&self) -> usize {
+        self.pages.len() * self.layout.page_bytes()
+    }
+
+    /// Makes room for `positions`; on failure nothing has changed.
+    pub fn reserve(&mut self, positions: usize) -> Result<()> {
+        let before = self.pages.len();
+        let result = (before..positions.div_ceil(TILE_KEYS)).try_for_each(|_| {
+            self.pages.try_reserve(1)?;
+            self.pages.push(Page::new(self.layout.page_bytes())?);
+            Ok(())
+        });
+        if result.is_err() {
+            self.pages.truncate(before);
+        }
+        result
+    }
+
+    /// Frees the pages beyond `positions`.
+    pub fn truncate(&mut self, positions: usize) {
+        self.pages.truncate(positions.div_ceil(TILE_KEYS));
+    }
+
+    /// Stores the keys and values of consecutive positions from `start` in `layer`. Each row of `qkv`, `width` f32, holds the
+    /// keys from `keys` on and the values right behind them, `[heads][head_dim]` both. The pages are reserved before.
+    pub fn store(&mut self, exec: &Exec<'_>, layer: usize, start: usize, qkv: &[f32], width: usize, keys: usize) {
+        let layout = self.layout;
+        let (head_dim, size) = (layout.head_dim, layout.dtype.size());
+        let values = keys + layout.heads * head_dim;
+        let end = start + qkv.len() / width;
+        for page in start / TILE_KEYS..end.div_ceil(TILE_KEYS) {
+            let first = page * TILE_KEYS;
+            let positions = start.max(first)..end.min(first + TILE_KEYS);
+            let page = &mut self.pages[page];
+            let range = page.range(layer * layout.layer_bytes()..(layer + 1) * layout.layer_bytes());
+            let slab = &mut page.bytes[range];
+            exec.team_for(positions.len()).rows(slab, layout.head_bytes(), |worker, mut block| {
+                let scratch = &mut *exec.scratch(worker);
+                let narrowed = grown(&mut scratch.bytes, head_dim * size);
+                for head in block.rows() {
+                    let (k, v) = block.row(head).split_at_mut(layout.key_bytes());
+                    for position in positions.clone() {
+                        let (row, slot) = (&qkv[(position - start) * width..], position - first);
+                        let head = head * head_dim..(head + 1) * head_dim;
+                        exec.kernels.narrow(layout.dtype, &row[keys..][head.clone()], narrowed);
+                        for (d, element) in narrowed.chunks_exact(size).enumerate() {
+                            let at = (d * TILE_KEYS + slot) * size;
+                            k[at..at + size].copy_from_slice(element);
+                        }
+                        let at = slot * head_dim.next_multiple_of(LANES) * size;
+                        exec.kernels.narrow(layout.dtype, &row[values..][head], &mut v[at..at + head_dim * size]);
+                    }
+                }
+            });
+        }
+    }
+
+    /// The keys and values of one head in one page.
+    pub fn tile(&self, layer: usize, head: usize, page: usize) -> KvTile<'_> {
+        let layout = &self.layout;
+        let start = layer * layout.layer_bytes() + head * layout.head_bytes();
+        let page = &self.pages[page];
+        let bytes = &page.bytes[page.range(start..start + layout.head_bytes())];
+        let (keys, values) = bytes.split_at(layout.key_bytes());
+        KvTile { dtype: layout.dtype, keys, values, head_dim: layout.head_dim }
+    }
+}

@@ -1,5 +1,5 @@
-//! A look at `tokenizer.json` before the `tokenizers` crate reads it: what would make the crate panic is an error here.
-//! A panic would be caught, but Rust's hook prints it, and this library prints nothing.
+//! A look at `tokenizer.json` before the `tokenizers` crate reads it: what would make the crate panic, overflow the
+//! stack or build a string that is not UTF-8 is an error here, with a message that helps. (Other panics are caught.)
 
 use crate::error::Result;
 use crate::{bail, err};
@@ -53,7 +53,12 @@ pub(super) fn probe(bytes: &[u8]) -> Result<()> {
     // BPE joins the two parts of a merge in a buffer of the longest token's size
     let Model { vocab, merges, continuing_subword_prefix } = file.model;
     if merges.0 > vocab.0 {
-        bail!(Format, "model.merges: a merge gives {} bytes, but the longest token of the vocabulary has {}", merges.0, vocab.0);
+        bail!(
+            Format,
+            "model.merges: a merge gives {} bytes, but the longest token of the vocabulary has {}",
+            merges.0,
+            vocab.0
+        );
     }
     // and there it cuts the prefix off the second part without looking
     if merges.0 > 0 && continuing_subword_prefix.is_some_and(|prefix| !prefix.is_empty()) {

@@ -4,10 +4,10 @@ use super::decoder::Plan;
 use super::probe::probe;
 use crate::err;
 use crate::error::Result;
+use crate::panic::quietly;
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokenizers::models::{ModelWrapper, TrainerWrapper};
@@ -40,10 +40,9 @@ impl Tokenizer {
     /// are for training, are dropped.
     pub fn parse(name: &str, bytes: &[u8]) -> Result<Tokenizer> {
         probe(bytes).map_err(|e| e.at(name))?;
-        let parsed = quietly(|| serde_json::from_slice::<Inner>(bytes)).ok_or("it makes the tokenizers crate panic".into());
-        let mut parsing = parsed
-            .and_then(|r| r.map_err(|e| e.to_string()))
-            .map_err(|e: String| err!(Format, "{name}: not a tokenizer: {e}"))?;
+        let mut parsing = quietly(|| serde_json::from_slice::<Inner>(bytes))
+            .map_err(|_| err!(Format, "{name}: not a tokenizer: the crate that reads it panicked"))?
+            .map_err(|e| err!(Format, "{name}: not a tokenizer: {e}"))?;
         parsing.with_padding(None);
         parsing.with_truncation(None).map_err(|e| err!(Format, "{name}: {e}"))?;
         parsing.set_encode_special_tokens(false);
@@ -58,7 +57,7 @@ impl Tokenizer {
     pub fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>> {
         let inner = if options.parse_special { &self.parsing } else { &self.plain };
         let encoding = quietly(|| inner.encode_fast(text, options.add_special))
-            .ok_or_else(|| err!(Tokenizer, "the tokenizer panicked on a text of {} bytes", text.len()))?
+            .map_err(|_| err!(Tokenizer, "the tokenizer panicked on a text of {} bytes", text.len()))?
             .map_err(|e| err!(Tokenizer, "the tokenizer refused a text of {} bytes: {e}", text.len()))?;
         Ok(encoding.get_ids().to_vec())
     }
@@ -95,17 +94,14 @@ impl Tokenizer {
 
 impl fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tokenizer").field("vocab_size", &self.vocab_size).field("plan", &self.plan).finish_non_exhaustive()
+        f.debug_struct("Tokenizer")
+            .field("vocab_size", &self.vocab_size)
+            .field("plan", &self.plan)
+            .finish_non_exhaustive()
     }
 }
 
-type Inner =
-    TokenizerImpl<Shared, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
-
-/// `None` if the crate panics. The probe is there so that it doesn't; this is for what the probe doesn't know.
-fn quietly<T>(f: impl FnOnce() -> T) -> Option<T> {
-    catch_unwind(AssertUnwindSafe(f)).ok()
-}
+type Inner = TokenizerImpl<Shared, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
 
 /// A model that two tokenizers can hold.
 #[derive(Clone)]

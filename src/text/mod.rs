@@ -1,5 +1,7 @@
 //! Text to tokens and back, whole and as a stream.
 
+mod decoder;
+mod probe;
 mod stream;
 mod tokenizer;
 

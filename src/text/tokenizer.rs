@@ -1,35 +1,145 @@
 //! `tokenizer.json`, by the `tokenizers` crate.
 
+use super::decoder::Plan;
+use super::probe::probe;
+use crate::err;
 use crate::error::Result;
+use crate::panic::quietly;
+use serde::Deserialize;
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokenizers::models::{ModelWrapper, TrainerWrapper};
+use tokenizers::{
+    DecoderWrapper, Model, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, Token, TokenizerImpl,
+};
 
 /// How text becomes tokens.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EncodeOptions {
     /// Add the special tokens that the tokenizer's post-processor adds (such as BOS).
     pub add_special: bool,
-    /// Read special tokens spelled in the text as those tokens, not as text.
+    /// Read special tokens spelled in the text as those tokens, not as text. Added tokens that are not special belong
+    /// to the ordinary vocabulary and are recognised either way.
     pub parse_special: bool,
 }
 
 /// A loaded tokenizer. Shared freely between threads.
-#[derive(Debug)]
-pub struct Tokenizer {}
+pub struct Tokenizer {
+    /// Reads special tokens spelled in the text as tokens.
+    parsing: Inner,
+    /// Reads them as text. The vocabulary and the merges are those of `parsing`, not a copy.
+    plain: Inner,
+    plan: Plan,
+    vocab_size: usize,
+}
 
 impl Tokenizer {
-    /// Parses `tokenizer.json`; `name` is used in messages.
+    /// Parses `tokenizer.json`; `name` is used in messages. Its settings of truncation, padding and BPE dropout, which
+    /// are for training, are dropped.
     pub fn parse(name: &str, bytes: &[u8]) -> Result<Tokenizer> {
-        todo!("{name} {bytes:?}")
+        probe(bytes).map_err(|e| e.at(name))?;
+        let mut parsing = quietly(|| serde_json::from_slice::<Inner>(bytes))
+            .map_err(|_| err!(Format, "{name}: not a tokenizer: the crate that reads it panicked"))?
+            .map_err(|e| err!(Format, "{name}: not a tokenizer: {e}"))?;
+        parsing.with_padding(None);
+        parsing.with_truncation(None).map_err(|e| err!(Format, "{name}: {e}"))?;
+        parsing.set_encode_special_tokens(false);
+        let mut plain = parsing.clone();
+        plain.set_encode_special_tokens(true); // that is: encode them as if they were text
+        let plan = Plan::new(parsing.get_decoder());
+        let vocab_size = parsing.get_vocab_size(true);
+        Ok(Tokenizer { parsing, plain, plan, vocab_size })
     }
+
     /// The tokens of `text`.
     pub fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>> {
-        todo!("{text} {options:?}")
+        let inner = if options.parse_special { &self.parsing } else { &self.plain };
+        let encoding = quietly(|| inner.encode_fast(text, options.add_special))
+            .map_err(|_| err!(Tokenizer, "the tokenizer panicked on a text of {} bytes", text.len()))?
+            .map_err(|e| err!(Tokenizer, "the tokenizer refused a text of {} bytes: {e}", text.len()))?;
+        Ok(encoding.get_ids().to_vec())
     }
-    /// The text of `tokens`. Bytes that form no character become U+FFFD, as in Hugging Face.
+
+    /// The text of `tokens`. Bytes that form no character become U+FFFD, as in Hugging Face; an id that the tokenizer
+    /// doesn't know is no text, as there (models pad their vocabularies).
     pub fn decode(&self, tokens: &[u32], skip_special: bool) -> Result<String> {
-        todo!("{tokens:?} {skip_special}")
+        let mut state = self.plan.start();
+        let mut out = String::new();
+        for token in tokens.iter().filter_map(|&id| self.token(id, skip_special)) {
+            self.plan.push(&mut state, token, &mut out)?;
+        }
+        self.plan.finish(&mut state, &mut out)?;
+        Ok(out)
     }
+
     /// Number of tokens, added ones included.
     pub fn vocab_size(&self) -> usize {
-        todo!()
+        self.vocab_size
+    }
+
+    /// How tokens become text.
+    pub(super) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// What the decoder is given for `id`: nothing for an unknown id, or for a special token to be skipped.
+    pub(super) fn token(&self, id: u32, skip_special: bool) -> Option<String> {
+        let token = self.parsing.id_to_token(id)?;
+        let skipped = skip_special && self.parsing.get_added_vocabulary().is_special_token(&token);
+        (!skipped).then_some(token)
+    }
+}
+
+impl fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokenizer")
+            .field("vocab_size", &self.vocab_size)
+            .field("plan", &self.plan)
+            .finish_non_exhaustive()
+    }
+}
+
+type Inner = TokenizerImpl<Shared, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
+
+/// A model that two tokenizers can hold.
+#[derive(Clone)]
+struct Shared(Arc<ModelWrapper>);
+
+impl<'de> Deserialize<'de> for Shared {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let mut model = ModelWrapper::deserialize(deserializer)?;
+        if let ModelWrapper::BPE(bpe) = &mut model {
+            bpe.dropout = None; // the same text gives the same tokens
+            bpe.resize_cache(0); // it lives in each of the host's threads and outlives the model
+        }
+        Ok(Shared(Arc::new(model)))
+    }
+}
+
+impl Model for Shared {
+    type Trainer = TrainerWrapper;
+
+    fn tokenize(&self, sequence: &str) -> tokenizers::Result<Vec<Token>> {
+        self.0.tokenize(sequence)
+    }
+    fn token_to_id(&self, token: &str) -> Option<u32> {
+        self.0.token_to_id(token)
+    }
+    fn id_to_token(&self, id: u32) -> Option<String> {
+        self.0.id_to_token(id)
+    }
+    fn get_vocab(&self) -> HashMap<String, u32> {
+        self.0.get_vocab()
+    }
+    fn get_vocab_size(&self) -> usize {
+        self.0.get_vocab_size()
+    }
+    fn save(&self, folder: &Path, prefix: Option<&str>) -> tokenizers::Result<Vec<PathBuf>> {
+        self.0.save(folder, prefix)
+    }
+    fn get_trainer(&self) -> TrainerWrapper {
+        self.0.get_trainer()
     }
 }

@@ -1,0 +1,194 @@
+//! A look at `tokenizer.json` before the `tokenizers` crate reads it: what would make the crate panic, overflow the
+//! stack or build a string that is not UTF-8 is an error here, with a message that helps. (Other panics are caught.)
+
+use crate::error::Result;
+use crate::{bail, err};
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+use std::fmt;
+use tokenizers::normalizers::precompiled::Precompiled;
+
+/// Deepest nesting of normalizers, decoders and so on; real files have about 6. The crate recurses on it.
+const MAX_DEPTH: usize = 16;
+
+#[derive(Deserialize)]
+struct File {
+    #[serde(default)]
+    normalizer: Value,
+    #[serde(default)]
+    pre_tokenizer: Value,
+    #[serde(default)]
+    post_processor: Value,
+    #[serde(default)]
+    decoder: Value,
+    model: Model,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    #[serde(default)]
+    vocab: Longest,
+    #[serde(default)]
+    merges: Longest,
+    #[serde(default)]
+    continuing_subword_prefix: Option<String>,
+}
+
+/// Checks `bytes`; an error doesn't name the file.
+pub(super) fn probe(bytes: &[u8]) -> Result<()> {
+    let file: File = serde_json::from_slice(bytes).map_err(|e| err!(Format, "not a tokenizer: {e}"))?;
+    let mut templates = 0;
+    for (name, section) in [
+        ("normalizer", &file.normalizer),
+        ("pre_tokenizer", &file.pre_tokenizer),
+        ("post_processor", &file.post_processor),
+        ("decoder", &file.decoder),
+    ] {
+        component(section, 0, &mut templates).map_err(|e| e.at(name))?;
+    }
+    if templates > 1 {
+        bail!(Format, "post_processor: {templates} TemplateProcessing, expected at most one");
+    }
+    // BPE joins the two parts of a merge in a buffer of the longest token's size
+    let Model { vocab, merges, continuing_subword_prefix } = file.model;
+    if merges.0 > vocab.0 {
+        bail!(
+            Format,
+            "model.merges: a merge gives {} bytes, but the longest token of the vocabulary has {}",
+            merges.0,
+            vocab.0
+        );
+    }
+    // and there it cuts the prefix off the second part without looking
+    if merges.0 > 0 && continuing_subword_prefix.is_some_and(|prefix| !prefix.is_empty()) {
+        bail!(Unsupported, "model.continuing_subword_prefix: a BPE model with such a prefix is not supported");
+    }
+    Ok(())
+}
+
+fn component(value: &Value, depth: usize, templates: &mut usize) -> Result<()> {
+    if depth > MAX_DEPTH {
+        bail!(Format, "nested more than {MAX_DEPTH} levels deep");
+    }
+    match value {
+        Value::Object(map) => {
+            match map.get("type").and_then(Value::as_str) {
+                Some("Precompiled") => {
+                    serde_json::from_str::<Precompiled>(&value.to_string())
+                        .map_err(|e| err!(Format, "precompiled_charsmap: {e}"))?;
+                }
+                Some("FixedLength") if map.get("length") == Some(&Value::from(0)) => {
+                    bail!(Format, "FixedLength: length 0");
+                }
+                Some("TemplateProcessing") => {
+                    *templates += 1;
+                    template(map)?;
+                }
+                _ => {}
+            }
+            map.values().try_for_each(|v| component(v, depth + 1, templates))
+        }
+        Value::Array(list) => list.iter().try_for_each(|v| component(v, depth + 1, templates)),
+        _ => Ok(()),
+    }
+}
+
+/// A template may use only its own special tokens and, for a single text, only the sequence A.
+fn template(map: &serde_json::Map<String, Value>) -> Result<()> {
+    for piece in map.get("single").and_then(Value::as_array).into_iter().flatten() {
+        if let Some(token) = piece.pointer("/SpecialToken/id").and_then(Value::as_str)
+            && map.get("special_tokens").and_then(|tokens| tokens.get(token)).is_none()
+        {
+            bail!(Format, "TemplateProcessing: {token:?} is not among its special_tokens");
+        }
+        if piece.pointer("/Sequence/id").is_some_and(|id| id != "A") {
+            bail!(Format, "TemplateProcessing: the template for a single text uses the sequence B");
+        }
+    }
+    Ok(())
+}
+
+/// The length of the longest string: of a vocabulary's keys, or of the two parts of a merge together.
+#[derive(Default)]
+struct Longest(usize);
+
+impl<'de> Deserialize<'de> for Longest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        deserializer.deserialize_any(LongestVisitor)
+    }
+}
+
+struct LongestVisitor;
+
+impl<'de> Visitor<'de> for LongestVisitor {
+    type Value = Longest;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("a vocabulary or a list of merges")
+    }
+
+    fn visit_unit<E>(self) -> std::result::Result<Longest, E> {
+        Ok(Longest(0))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Longest, A::Error> {
+        let mut longest = 0;
+        while let Some((Length(n), IgnoredAny)) = map.next_entry()? {
+            longest = longest.max(n);
+        }
+        Ok(Longest(longest))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<Longest, A::Error> {
+        let mut longest = 0;
+        while let Some(Length(n)) = seq.next_element()? {
+            longest = longest.max(n);
+        }
+        Ok(Longest(longest))
+    }
+}
+
+/// The length of a key, of a merge `"a b"` without the space, of a merge `["a", "b"]`; 0 for a number.
+struct Length(usize);
+
+impl<'de> Deserialize<'de> for Length {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        deserializer.deserialize_any(LengthVisitor)
+    }
+}
+
+struct LengthVisitor;
+
+impl<'de> Visitor<'de> for LengthVisitor {
+    type Value = Length;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("a token or a merge")
+    }
+
+    fn visit_str<E>(self, s: &str) -> std::result::Result<Length, E> {
+        let comment = s.starts_with("#version");
+        Ok(Length(if comment { 0 } else { s.len() }))
+    }
+
+    fn visit_f64<E>(self, _: f64) -> std::result::Result<Length, E> {
+        Ok(Length(0)) // the score in a Unigram vocabulary
+    }
+
+    fn visit_i64<E>(self, _: i64) -> std::result::Result<Length, E> {
+        Ok(Length(0))
+    }
+
+    fn visit_u64<E>(self, _: u64) -> std::result::Result<Length, E> {
+        Ok(Length(0))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<Length, A::Error> {
+        let mut sum = 0;
+        while let Some(Length(n)) = seq.next_element()? {
+            sum += n;
+        }
+        Ok(Length(sum))
+    }
+}

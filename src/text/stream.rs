@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// Turns a sequence of tokens into pieces of text. The pieces concatenate to the full decode of the sequence, and
 /// no piece ends inside a character.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct TextStream {}
 
 impl TextStream {

@@ -36,7 +36,7 @@
  *   }
  *
  * STATUSES. Nearly every function returns a rie_status: RIE_OK (0), or RIE_END or RIE_PENDING (positive, not errors),
- * or a negative RIE_ERR_…. Each function names the errors of its own; any of them may also return
+ * or a negative RIE_ERR_*. Each function names the errors of its own; any of them may also return
  * RIE_ERR_INVALID_ARGUMENT, RIE_ERR_HANDLE, RIE_ERR_NO_MEMORY, RIE_ERR_INTERNAL, and, for objects that take one call at
  * a time, RIE_ERR_BUSY and RIE_ERR_STATE. A new version may add statuses: treat an unknown negative one as an error.
  *
@@ -73,429 +73,429 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/*
- The version of the ABI that this header describes; compare with `rie_abi_version`.
+/**
+ * The version of the ABI that this header describes; compare with `rie_abi_version`.
  */
 #define RIE_ABI_VERSION 1
 
-/*
- Status: success.
+/**
+ * Status: success.
  */
 #define RIE_OK 0
 
-/*
- Status: `rie_decode_step` sampled an end-of-generation token. Not an error.
+/**
+ * Status: `rie_decode_step` sampled an end-of-generation token. Not an error.
  */
 #define RIE_END 1
 
-/*
- Status: `rie_session_eval` left some queued tokens to evaluate. Not an error.
+/**
+ * Status: `rie_session_eval` left some queued tokens to evaluate. Not an error.
  */
 #define RIE_PENDING 2
 
-/*
- Status: a NULL pointer, or a size or a value outside its documented range.
+/**
+ * Status: a NULL pointer, or a size or a value outside its documented range.
  */
 #define RIE_ERR_INVALID_ARGUMENT -1
 
-/*
- Status: a handle that was freed, is not of this library, or is of another kind than the call expects.
+/**
+ * Status: a handle that was freed, is not of this library, or is of another kind than the call expects.
  */
 #define RIE_ERR_HANDLE -2
 
-/*
- Status: the object is in use by a call in another thread; nothing was done.
+/**
+ * Status: the object is in use by a call in another thread; nothing was done.
  */
 #define RIE_ERR_BUSY -3
 
-/*
- Status: a file cannot be opened or read.
+/**
+ * Status: a file cannot be opened or read.
  */
 #define RIE_ERR_IO -4
 
-/*
- Status: a file is not what it should be: malformed SafeTensors, JSON or tokenizer.
+/**
+ * Status: a file is not what it should be: malformed SafeTensors, JSON or tokenizer.
  */
 #define RIE_ERR_FORMAT -5
 
-/*
- Status: `config.json` lacks a key or holds an impossible value.
+/**
+ * Status: `config.json` lacks a key or holds an impossible value.
  */
 #define RIE_ERR_CONFIG -6
 
-/*
- Status: a tensor is missing, misshapen or of a type that cannot be used.
+/**
+ * Status: a tensor is missing, misshapen or of a type that cannot be used.
  */
 #define RIE_ERR_TENSOR -7
 
-/*
- Status: well-formed, but outside what this version does: an architecture, a RoPE type, an unknown key.
+/**
+ * Status: well-formed, but outside what this version does: an architecture, a RoPE type, an unknown key.
  */
 #define RIE_ERR_UNSUPPORTED -8
 
-/*
- Status: the model has no tokenizer, or the tokenizer refused the text.
+/**
+ * Status: the model has no tokenizer, or the tokenizer refused the text.
  */
 #define RIE_ERR_TOKENIZER -9
 
-/*
- Status: text or a path that is not valid UTF-8; the message gives the byte offset.
+/**
+ * Status: text or a path that is not valid UTF-8; the message gives the byte offset.
  */
 #define RIE_ERR_UTF8 -10
 
-/*
- Status: a token id outside the vocabulary; the message gives index, id and vocabulary size.
+/**
+ * Status: a token id outside the vocabulary; the message gives index, id and vocabulary size.
  */
 #define RIE_ERR_TOKEN -11
 
-/*
- Status: the buffer is too small; the needed size was reported and nothing was consumed.
+/**
+ * Status: the buffer is too small; the needed size was reported and nothing was consumed.
  */
 #define RIE_ERR_BUFFER_TOO_SMALL -12
 
-/*
- Status: the session's context is full; nothing was changed.
+/**
+ * Status: the session's context is full; nothing was changed.
  */
 #define RIE_ERR_CONTEXT_FULL -13
 
-/*
- Status: an allocation failed.
+/**
+ * Status: an allocation failed.
  */
 #define RIE_ERR_NO_MEMORY -14
 
-/*
- Status: cancelled by the host (`rie_session_cancel`, or the progress function of a load).
+/**
+ * Status: cancelled by the host (`rie_session_cancel`, or the progress function of a load).
  */
 #define RIE_ERR_CANCELLED -15
 
-/*
- Status: NaN among the logits, or no token left to choose.
+/**
+ * Status: NaN among the logits, or no token left to choose.
  */
 #define RIE_ERR_NUMERIC -16
 
-/*
- Status: a defect of this library, with its text in the message. The object it hit answers `RIE_ERR_STATE` from
- then on and can only be freed; all others go on working.
+/**
+ * Status: a defect of this library, with its text in the message. The object it hit answers `RIE_ERR_STATE` from
+ * then on and can only be freed; all others go on working.
  */
 #define RIE_ERR_INTERNAL -17
 
-/*
- Status: the call does not fit the object's state, such as the logits of an empty session.
+/**
+ * Status: the call does not fit the object's state, such as the logits of an empty session.
  */
 #define RIE_ERR_STATE -18
 
-/*
- Option, int, count, 0 to 1024. Threads that compute for the model; 0 (default) = the physical cores that this
- process may use. Never changes a result. Read by `rie_model_load`.
+/**
+ * Option, int, count, 0 to 1024. Threads that compute for the model; 0 (default) = the physical cores that this
+ * process may use. Never changes a result. Read by `rie_model_load`.
  */
 #define RIE_OPT_THREADS 100
 
-/*
- Option, int, `RIE_ISA_…`, default `RIE_ISA_AUTO`. The instruction set to compute with; one that the CPU lacks is
- `RIE_ERR_UNSUPPORTED` at load. Never changes a result. Read by `rie_model_load`.
+/**
+ * Option, int, `RIE_ISA_*`, default `RIE_ISA_AUTO`. The instruction set to compute with; one that the CPU lacks is
+ * `RIE_ERR_UNSUPPORTED` at load. Never changes a result. Read by `rie_model_load`.
  */
 #define RIE_OPT_ISA 101
 
-/*
- Option, int, tokens, 0 to 2^31 - 1. The most tokens that a session can hold; 0 (default) = the model's
- `max_position_embeddings`. Read by `rie_session_new`.
+/**
+ * Option, int, tokens, 0 to 2^31 - 1. The most tokens that a session can hold; 0 (default) = the model's
+ * `max_position_embeddings`. Read by `rie_session_new`.
  */
 #define RIE_OPT_CONTEXT 102
 
-/*
- Option, int, `RIE_DTYPE_F16` (default) or `RIE_DTYPE_F32`. The element type of the KV cache. Read by
- `rie_session_new`.
+/**
+ * Option, int, `RIE_DTYPE_F16` (default) or `RIE_DTYPE_F32`. The element type of the KV cache. Read by
+ * `rie_session_new`.
  */
 #define RIE_OPT_KV_TYPE 103
 
-/*
- Option, int, tokens, 0 to 65536. The most queued tokens evaluated in one forward pass, which bounds memory and the
- time until a cancellation is seen; 0 (default) = 256. Never changes a result. Read by `rie_session_new`.
+/**
+ * Option, int, tokens, 0 to 65536. The most queued tokens evaluated in one forward pass, which bounds memory and the
+ * time until a cancellation is seen; 0 (default) = 256. Never changes a result. Read by `rie_session_new`.
  */
 #define RIE_OPT_CHUNK 104
 
-/*
- Option, int, 0 (default) or 1. 1 = measure the time of each operator; see `RIE_INFO_PROFILE`. Read by
- `rie_session_new`.
+/**
+ * Option, int, 0 (default) or 1. 1 = measure the time of each operator; see `RIE_INFO_PROFILE`. Read by
+ * `rie_session_new`.
  */
 #define RIE_OPT_PROFILE 105
 
-/*
- Option, int, any 64-bit pattern. The seed of a sampler; default: random, see `RIE_INFO_SEED`. Read by
- `rie_sampler_new`.
+/**
+ * Option, int, any 64-bit pattern. The seed of a sampler; default: random, see `RIE_INFO_SEED`. Read by
+ * `rie_sampler_new`.
  */
 #define RIE_OPT_SEED 106
 
-/*
- Option, int, tokens, 0 to 2^31 - 1. Sample among the k most probable tokens and what ties with the last of them;
- 0 (default) = all. Read by `rie_sampler_new`.
+/**
+ * Option, int, tokens, 0 to 2^31 - 1. Sample among the k most probable tokens and what ties with the last of them;
+ * 0 (default) = all. Read by `rie_sampler_new`.
  */
 #define RIE_OPT_TOP_K 107
 
-/*
- Option, float, 0 or more, default 1. Temperature: divides the logits; 0 = greedy. Read by `rie_sampler_new`.
+/**
+ * Option, float, 0 or more, default 1. Temperature: divides the logits; 0 = greedy. Read by `rie_sampler_new`.
  */
 #define RIE_OPT_TEMPERATURE 200
 
-/*
- Option, float, above 0, at most 1, default 1. Top-p: sample among the smallest set of most probable tokens whose
- probabilities sum to at least this; 1 = all. Read by `rie_sampler_new`.
+/**
+ * Option, float, above 0, at most 1, default 1. Top-p: sample among the smallest set of most probable tokens whose
+ * probabilities sum to at least this; 1 = all. Read by `rie_sampler_new`.
  */
 #define RIE_OPT_TOP_P 201
 
-/*
- Option, float, 0 to 1, default 0. Min-p: drop tokens less probable than this share of the most probable token's
- probability; 0 = none. Read by `rie_sampler_new`.
+/**
+ * Option, float, 0 to 1, default 0. Min-p: drop tokens less probable than this share of the most probable token's
+ * probability; 0 = none. Read by `rie_sampler_new`.
  */
 #define RIE_OPT_MIN_P 202
 
-/*
- Option, float, above 0, default 1. Repetition penalty: for each distinct token of the session, divides its logit if
- it is positive or zero and multiplies it if it is negative; 1 = off. Read by `rie_sampler_new`.
+/**
+ * Option, float, above 0, default 1. Repetition penalty: for each distinct token of the session, divides its logit if
+ * it is positive or zero and multiplies it if it is negative; 1 = off. Read by `rie_sampler_new`.
  */
 #define RIE_OPT_REPETITION_PENALTY 203
 
-/*
- Option, float, any finite number, default 0. Presence penalty: subtracted once from the logit of each distinct token
- that `rie_decode_step` generated; 0 = off. Read by `rie_sampler_new`.
+/**
+ * Option, float, any finite number, default 0. Presence penalty: subtracted once from the logit of each distinct token
+ * that `rie_decode_step` generated; 0 = off. Read by `rie_sampler_new`.
  */
 #define RIE_OPT_PRESENCE_PENALTY 204
 
-/*
- Option, float, any finite number, default 0. Frequency penalty: subtracted from the logit of each token that
- `rie_decode_step` generated, once per occurrence; 0 = off. Read by `rie_sampler_new`.
+/**
+ * Option, float, any finite number, default 0. Frequency penalty: subtracted from the logit of each token that
+ * `rie_decode_step` generated, once per occurrence; 0 = off. Read by `rie_sampler_new`.
  */
 #define RIE_OPT_FREQUENCY_PENALTY 205
 
-/*
- Option, str, a path. `config.json`; default: beside the weights. Read by `rie_model_load` and `rie_inspect`.
+/**
+ * Option, str, a path. `config.json`; default: beside the weights. Read by `rie_model_load` and `rie_inspect`.
  */
 #define RIE_OPT_CONFIG_PATH 300
 
-/*
- Option, str, a path. `tokenizer.json`; default: beside the weights. Read by `rie_model_load` and `rie_inspect`.
+/**
+ * Option, str, a path. `tokenizer.json`; default: beside the weights. Read by `rie_model_load` and `rie_inspect`.
  */
 #define RIE_OPT_TOKENIZER_PATH 301
 
-/*
- Instruction set: the best that this CPU has.
+/**
+ * Instruction set: the best that this CPU has.
  */
 #define RIE_ISA_AUTO 0
 
-/*
- Instruction set: portable scalar code; the reference, and slow.
+/**
+ * Instruction set: portable scalar code; the reference, and slow.
  */
 #define RIE_ISA_SCALAR 1
 
-/*
- Instruction set: x86-64 with AVX2, FMA and F16C.
+/**
+ * Instruction set: x86-64 with AVX2, FMA and F16C.
  */
 #define RIE_ISA_AVX2 2
 
-/*
- Element type: 32-bit IEEE 754 float, 4 bytes.
+/**
+ * Element type: 32-bit IEEE 754 float, 4 bytes.
  */
 #define RIE_DTYPE_F32 1
 
-/*
- Element type: 16-bit IEEE 754 float, 2 bytes.
+/**
+ * Element type: 16-bit IEEE 754 float, 2 bytes.
  */
 #define RIE_DTYPE_F16 2
 
-/*
- `rie_get_int`, model: number of token ids (rows of the embedding, which may be padded beyond the tokenizer). Ids
- run from 0 to this - 1, and this is the number of floats that `rie_session_logits` writes.
+/**
+ * `rie_get_int`, model: number of token ids (rows of the embedding, which may be padded beyond the tokenizer). Ids
+ * run from 0 to this - 1, and this is the number of floats that `rie_session_logits` writes.
  */
 #define RIE_INFO_VOCAB_SIZE 400
 
-/*
- `rie_get_int`, model: width of the hidden state, in elements.
+/**
+ * `rie_get_int`, model: width of the hidden state, in elements.
  */
 #define RIE_INFO_HIDDEN_SIZE 401
 
-/*
- `rie_get_int`, model: number of decoder layers.
+/**
+ * `rie_get_int`, model: number of decoder layers.
  */
 #define RIE_INFO_LAYERS 402
 
-/*
- `rie_get_int`, model: number of query heads per layer.
+/**
+ * `rie_get_int`, model: number of query heads per layer.
  */
 #define RIE_INFO_HEADS 403
 
-/*
- `rie_get_int`, model: number of key/value heads per layer.
+/**
+ * `rie_get_int`, model: number of key/value heads per layer.
  */
 #define RIE_INFO_KV_HEADS 404
 
-/*
- `rie_get_int`, model: width of a head, in elements.
+/**
+ * `rie_get_int`, model: width of a head, in elements.
  */
 #define RIE_INFO_HEAD_DIM 405
 
-/*
- `rie_get_int`, model: longest context that the model states (`max_position_embeddings`), in tokens.
+/**
+ * `rie_get_int`, model: longest context that the model states (`max_position_embeddings`), in tokens.
  */
 #define RIE_INFO_MAX_CONTEXT 406
 
-/*
- `rie_get_int`, model: id of the beginning-of-text token, or -1 if the model has none.
+/**
+ * `rie_get_int`, model: id of the beginning-of-text token, or -1 if the model has none.
  */
 #define RIE_INFO_BOS_TOKEN 407
 
-/*
- `rie_get_int`, model: id of the first end-of-generation token, or -1 if the model has none.
+/**
+ * `rie_get_int`, model: id of the first end-of-generation token, or -1 if the model has none.
  */
 #define RIE_INFO_EOS_TOKEN 408
 
-/*
- `rie_get_int`, model: number of weights used.
+/**
+ * `rie_get_int`, model: number of weights used.
  */
 #define RIE_INFO_PARAMETERS 409
 
-/*
- `rie_get_int`, model: bytes of the weights used, as stored in the files.
+/**
+ * `rie_get_int`, model: bytes of the weights used, as stored in the files.
  */
 #define RIE_INFO_WEIGHT_BYTES 410
 
-/*
- `rie_get_int`, model: number of threads that compute for it.
+/**
+ * `rie_get_int`, model: number of threads that compute for it.
  */
 #define RIE_INFO_THREADS 411
 
-/*
- `rie_get_int`, session: number of tokens, evaluated or queued.
+/**
+ * `rie_get_int`, session: number of tokens, evaluated or queued.
  */
 #define RIE_INFO_TOKENS 500
 
-/*
- `rie_get_int`, session: number of tokens evaluated, at most `RIE_INFO_TOKENS`.
+/**
+ * `rie_get_int`, session: number of tokens evaluated, at most `RIE_INFO_TOKENS`.
  */
 #define RIE_INFO_EVALUATED 501
 
-/*
- `rie_get_int`, session: the most tokens it can hold.
+/**
+ * `rie_get_int`, session: the most tokens it can hold.
  */
 #define RIE_INFO_CONTEXT 502
 
-/*
- `rie_get_int`, session: bytes of KV cache that one token takes.
+/**
+ * `rie_get_int`, session: bytes of KV cache that one token takes.
  */
 #define RIE_INFO_KV_BYTES_PER_TOKEN 503
 
-/*
- `rie_get_int`, session: bytes of KV cache allocated now.
+/**
+ * `rie_get_int`, session: bytes of KV cache allocated now.
  */
 #define RIE_INFO_KV_BYTES 504
 
-/*
- `rie_get_int`, sampler: the seed in use; give it as `RIE_OPT_SEED` to get the same choices again.
+/**
+ * `rie_get_int`, sampler: the seed in use; give it as `RIE_OPT_SEED` to get the same choices again.
  */
 #define RIE_INFO_SEED 600
 
-/*
- `rie_get_int`, NULL: physical cores that this process may use, the default of `RIE_OPT_THREADS`.
+/**
+ * `rie_get_int`, NULL: physical cores that this process may use, the default of `RIE_OPT_THREADS`.
  */
 #define RIE_INFO_CORES 700
 
-/*
- `rie_get_str`, model: `architectures[0]` of `config.json`, such as `LlamaForCausalLM`; may be empty.
+/**
+ * `rie_get_str`, model: `architectures[0]` of `config.json`, such as `LlamaForCausalLM`; may be empty.
  */
 #define RIE_INFO_ARCHITECTURE 800
 
-/*
- `rie_get_str`, model: `model_type` of `config.json`, such as `llama`.
+/**
+ * `rie_get_str`, model: `model_type` of `config.json`, such as `llama`.
  */
 #define RIE_INFO_MODEL_TYPE 801
 
-/*
- `rie_get_str`, model: the instruction set in use (`scalar`, `avx2`); NULL: the best that this CPU has.
+/**
+ * `rie_get_str`, model: the instruction set in use (`scalar`, `avx2`); NULL: the best that this CPU has.
  */
 #define RIE_INFO_ISA 802
 
-/*
- `rie_get_str`, session: times of the operators so far, as JSON; needs `RIE_OPT_PROFILE`. Keys may be added.
+/**
+ * `rie_get_str`, session: times of the operators so far, as JSON; needs `RIE_OPT_PROFILE`. Keys may be added.
  */
 #define RIE_INFO_PROFILE 803
 
-/*
- Flag of `rie_tokenize`: add the special tokens that the tokenizer adds by itself (such as one at the beginning).
+/**
+ * Flag of `rie_tokenize`: add the special tokens that the tokenizer adds by itself (such as one at the beginning).
  */
 #define RIE_TEXT_ADD_SPECIAL 1
 
-/*
- Flag of `rie_tokenize`: read special tokens that are spelled in the text as those tokens, not as plain text. Leave
- it out for text from users.
+/**
+ * Flag of `rie_tokenize`: read special tokens that are spelled in the text as those tokens, not as plain text. Leave
+ * it out for text from users.
  */
 #define RIE_TEXT_PARSE_SPECIAL 2
 
-/*
- Flag of `rie_detokenize` and `rie_text_stream_new`: leave special tokens out of the text.
+/**
+ * Flag of `rie_detokenize` and `rie_text_stream_new`: leave special tokens out of the text.
  */
 #define RIE_TEXT_SKIP_SPECIAL 4
 
-/*
- The status and message of the last call that it was given to. Optional: every `err` argument may be NULL.
-
- Owner: the host, from `rie_error_new` to `rie_free`. Threads: one call at a time; make one per thread, or per call.
+/**
+ * The status and message of the last call that it was given to. Optional: every `err` argument may be NULL.
+ *
+ * Owner: the host, from `rie_error_new` to `rie_free`. Threads: one call at a time; make one per thread, or per call.
  */
 typedef struct rie_error rie_error;
 
-/*
- A loaded model: mapped weights, tokenizer, and the threads that compute.
-
- Owner: the host, from `rie_model_load` to `rie_free`; sessions and text streams keep what they need of it alive.
- Threads: shared freely. Sessions of one model may be used by different threads; their computations take turns.
+/**
+ * A loaded model: mapped weights, tokenizer, and the threads that compute.
+ *
+ * Owner: the host, from `rie_model_load` to `rie_free`; sessions and text streams keep what they need of it alive.
+ * Threads: shared freely. Sessions of one model may be used by different threads; their computations take turns.
  */
 typedef struct rie_model rie_model;
 
-/*
- A set of options for `rie_model_load`, `rie_inspect`, `rie_session_new` and `rie_sampler_new`. Each of them reads
- the keys that name it and ignores the others, so one set can serve all. The values are copied during the call.
-
- Owner: the host, from `rie_options_new` to `rie_free`. Threads: one call at a time.
+/**
+ * A set of options for `rie_model_load`, `rie_inspect`, `rie_session_new` and `rie_sampler_new`. Each of them reads
+ * the keys that name it and ignores the others, so one set can serve all. The values are copied during the call.
+ *
+ * Owner: the host, from `rie_options_new` to `rie_free`. Threads: one call at a time.
  */
 typedef struct rie_options rie_options;
 
-/*
- Chooses tokens from logits; has its own random stream.
-
- Owner: the host, from `rie_sampler_new` to `rie_free`. Threads: one call at a time. May serve several sessions in
- turn; the penalties look at the session of the call.
+/**
+ * Chooses tokens from logits; has its own random stream.
+ *
+ * Owner: the host, from `rie_sampler_new` to `rie_free`. Threads: one call at a time. May serve several sessions in
+ * turn; the penalties look at the session of the call.
  */
 typedef struct rie_sampler rie_sampler;
 
-/*
- A sequence of tokens and what the model has computed of it (the KV cache).
-
- Owner: the host, from `rie_session_new` to `rie_free`; keeps its model alive. Threads: one call at a time, a second
- one gets `RIE_ERR_BUSY`; `rie_session_cancel` alone may come at any time.
+/**
+ * A sequence of tokens and what the model has computed of it (the KV cache).
+ *
+ * Owner: the host, from `rie_session_new` to `rie_free`; keeps its model alive. Threads: one call at a time, a second
+ * one gets `RIE_ERR_BUSY`; `rie_session_cancel` alone may come at any time.
  */
 typedef struct rie_session rie_session;
 
-/*
- Turns tokens into text as they come. Pieces never end inside a character, and together they are the text that
- `rie_detokenize` gives for all tokens at once.
-
- Owner: the host, from `rie_text_stream_new` to `rie_free`. Threads: one call at a time.
+/**
+ * Turns tokens into text as they come. Pieces never end inside a character, and together they are the text that
+ * `rie_detokenize` gives for all tokens at once.
+ *
+ * Owner: the host, from `rie_text_stream_new` to `rie_free`. Threads: one call at a time.
  */
 typedef struct rie_text_stream rie_text_stream;
 
-/*
- Status of a call: 0 is `RIE_OK`, positive are `RIE_END` and `RIE_PENDING`, negative are the `RIE_ERR_…`.
+/**
+ * Status of a call: 0 is `RIE_OK`, positive are `RIE_END` and `RIE_PENDING`, negative are the `RIE_ERR_…`.
  */
 typedef int32_t rie_status;
 
-/*
- Called during a load, in the thread that called `rie_model_load` and before it returns, with the bytes `done` out of
- `total`. Returning anything but 0 cancels the load, which then fails with `RIE_ERR_CANCELLED`. `userdata` is what
- `rie_options_set_progress` was given; the library never looks at it. It must return normally: no `longjmp`, no C++
- exception.
+/**
+ * Called during a load, in the thread that called `rie_model_load` and before it returns, with the bytes `done` out of
+ * `total`. Returning anything but 0 cancels the load, which then fails with `RIE_ERR_CANCELLED`. `userdata` is what
+ * `rie_options_set_progress` was given; the library never looks at it. It must return normally: no `longjmp`, no C++
+ * exception.
  */
 typedef int32_t (*rie_progress_fn)(void *userdata, uint64_t done, uint64_t total);
 
-/*
- A token id, 0 to the model's `RIE_INFO_VOCAB_SIZE` - 1.
+/**
+ * A token id, 0 to the model's `RIE_INFO_VOCAB_SIZE` - 1.
  */
 typedef int32_t rie_token;
 
@@ -503,128 +503,128 @@ typedef int32_t rie_token;
 extern "C" {
 #endif // __cplusplus
 
-/*
- The version of the ABI that the library speaks. It grows when functions or constants are added; none is ever
- changed or taken away, so a program may require at least the `RIE_ABI_VERSION` that it was compiled with.
-
- Threads: any. Cannot fail.
+/**
+ * The version of the ABI that the library speaks. It grows when functions or constants are added; none is ever
+ * changed or taken away, so a program may require at least the `RIE_ABI_VERSION` that it was compiled with.
+ *
+ * Threads: any. Cannot fail.
  */
 uint32_t rie_abi_version(void);
 
-/*
- The version of the library, such as `0.1.0`.
-
- Ownership: a constant of the library, never NULL, valid for ever. Threads: any. Cannot fail.
+/**
+ * The version of the library, such as `0.1.0`.
+ *
+ * Ownership: a constant of the library, never NULL, valid for ever. Threads: any. Cannot fail.
  */
 const char *rie_version(void);
 
-/*
- The name of a status as this header spells it, such as `RIE_ERR_HANDLE`; `RIE_(unknown)` for any other number.
-
- Ownership: a constant of the library, never NULL, valid for ever. Threads: any. Cannot fail.
+/**
+ * The name of a status as this header spells it, such as `RIE_ERR_HANDLE`; `RIE_(unknown)` for any other number.
+ *
+ * Ownership: a constant of the library, never NULL, valid for ever. Threads: any. Cannot fail.
  */
 const char *rie_status_name(rie_status status);
 
-/*
- Releases a handle of any kind. NULL, a handle that was freed before and one that never was are ignored.
-
- The order does not matter: a session keeps its model alive, a text stream its tokenizer. A call that is using the
- object in another thread ends normally, and the object goes with it. Freeing the last user of a model unmaps its
- files and ends its threads. Threads: any. Cannot fail.
+/**
+ * Releases a handle of any kind. NULL, a handle that was freed before and one that never was are ignored.
+ *
+ * The order does not matter: a session keeps its model alive, a text stream its tokenizer. A call that is using the
+ * object in another thread ends normally, and the object goes with it. Freeing the last user of a model unmaps its
+ * files and ends its threads. Threads: any. Cannot fail.
  */
 void rie_free(void *handle);
 
-/*
- A new error object with status `RIE_OK` and an empty message.
-
- Ownership: the host's; release it with `rie_free`. Threads: any. Errors: NULL if memory is exhausted, which the
- other functions take as "no error object".
+/**
+ * A new error object with status `RIE_OK` and an empty message.
+ *
+ * Ownership: the host's; release it with `rie_free`. Threads: any. Errors: NULL if memory is exhausted, which the
+ * other functions take as "no error object".
  */
 rie_error *rie_error_new(void);
 
-/*
- What happened in the last call that was given `err`: one line of UTF-8 that begins with the function's name, then
- the thing at fault, such as `rie_session_append: tokens[3]: …`. Empty after a call that succeeded.
-
- `err` may be NULL, which gives an empty text. Never returns NULL; a handle that is not an error object gives a text
- that says so. Ownership: the text belongs to `err` and is valid until the next call that is given `err`, or
- `rie_free(err)`. Threads: not during another call with the same `err`.
+/**
+ * What happened in the last call that was given `err`: one line of UTF-8 that begins with the function's name, then
+ * the thing at fault, such as `rie_session_append: tokens[3]: ...`. Empty after a call that succeeded.
+ *
+ * `err` may be NULL, which gives an empty text. Never returns NULL; a handle that is not an error object gives a text
+ * that says so. Ownership: the text belongs to `err` and is valid until the next call that is given `err`, or
+ * `rie_free(err)`. Threads: not during another call with the same `err`.
  */
 const char *rie_error_message(const rie_error *err);
 
-/*
- The status of the last call that was given `err`; `RIE_OK` for a new one.
-
- `err` NULL gives `RIE_ERR_INVALID_ARGUMENT`, a handle that is not an error object `RIE_ERR_HANDLE`. Threads: any.
+/**
+ * The status of the last call that was given `err`; `RIE_OK` for a new one.
+ *
+ * `err` NULL gives `RIE_ERR_INVALID_ARGUMENT`, a handle that is not an error object `RIE_ERR_HANDLE`. Threads: any.
  */
 rie_status rie_error_status(const rie_error *err);
 
-/*
- A new set with every option at its default.
-
- Ownership: the host's; release it with `rie_free`. Threads: any. Errors: NULL if memory is exhausted.
+/**
+ * A new set with every option at its default.
+ *
+ * Ownership: the host's; release it with `rie_free`. Threads: any. Errors: NULL if memory is exhausted.
  */
 rie_options *rie_options_new(void);
 
-/*
- Sets an option whose description says "int" (`RIE_OPT_…`, 100 to 199).
-
- Threads: one call at a time with the same `options`. Errors: `RIE_ERR_UNSUPPORTED` for a key that this version does
- not know, `RIE_ERR_INVALID_ARGUMENT` for an option of another type or a value outside its range. `options` must not
- be NULL; `err` may be.
+/**
+ * Sets an option whose description says "int" (`RIE_OPT_*`, 100 to 199).
+ *
+ * Threads: one call at a time with the same `options`. Errors: `RIE_ERR_UNSUPPORTED` for a key that this version does
+ * not know, `RIE_ERR_INVALID_ARGUMENT` for an option of another type or a value outside its range. `options` must not
+ * be NULL; `err` may be.
  */
 rie_status rie_options_set_int(rie_options *options, int32_t key, int64_t value, rie_error *err);
 
-/*
- Sets an option whose description says "float" (`RIE_OPT_…`, 200 to 299). The library computes with 32-bit floats.
-
- Threads, errors and NULL: as for `rie_options_set_int`; NaN and infinity are outside every range.
+/**
+ * Sets an option whose description says "float" (`RIE_OPT_*`, 200 to 299). The library computes with 32-bit floats.
+ *
+ * Threads, errors and NULL: as for `rie_options_set_int`; NaN and infinity are outside every range.
  */
 rie_status rie_options_set_float(rie_options *options, int32_t key, double value, rie_error *err);
 
-/*
- Sets an option whose description says "str" (`RIE_OPT_…`, 300 to 399). `value` is NUL-terminated UTF-8 and is
- copied.
-
- Threads: as for `rie_options_set_int`. Errors: also `RIE_ERR_UTF8`; an empty path is `RIE_ERR_INVALID_ARGUMENT`.
- `options` and `value` must not be NULL; `err` may be.
+/**
+ * Sets an option whose description says "str" (`RIE_OPT_*`, 300 to 399). `value` is NUL-terminated UTF-8 and is
+ * copied.
+ *
+ * Threads: as for `rie_options_set_int`. Errors: also `RIE_ERR_UTF8`; an empty path is `RIE_ERR_INVALID_ARGUMENT`.
+ * `options` and `value` must not be NULL; `err` may be.
  */
 rie_status rie_options_set_str(rie_options *options, int32_t key, const char *value, rie_error *err);
 
-/*
- Sets the function that a load reports its progress to. NULL for `progress` (the default) reports nothing.
-
- Ownership: `userdata` stays the host's, may be NULL, and must be valid while a load with these options runs.
- Threads: one call at a time with the same `options`; the function is called only as `rie_progress_fn` says.
- `options` must not be NULL; `err` may be.
+/**
+ * Sets the function that a load reports its progress to. NULL for `progress` (the default) reports nothing.
+ *
+ * Ownership: `userdata` stays the host's, may be NULL, and must be valid while a load with these options runs.
+ * Threads: one call at a time with the same `options`; the function is called only as `rie_progress_fn` says.
+ * `options` must not be NULL; `err` may be.
  */
 rie_status rie_options_set_progress(rie_options *options, rie_progress_fn progress, void *userdata, rie_error *err);
 
-/*
- Loads the model at `path`: a directory as Hugging Face lays it out (`config.json`, `*.safetensors`, and optionally
- `tokenizer.json` and `generation_config.json`), or one `.safetensors` file with the others beside it or given by
- option. `path` is NUL-terminated UTF-8. The files are mapped and must not change while the model lives. Without
- `tokenizer.json` the model works by token ids, and the functions of text fail with `RIE_ERR_TOKENIZER`.
-
- Reads `RIE_OPT_THREADS`, `RIE_OPT_ISA`, `RIE_OPT_CONFIG_PATH`, `RIE_OPT_TOKENIZER_PATH` and the progress function.
-
- Ownership: `*out` is the host's; release it with `rie_free`. It is written only on success. Threads: any; the
- progress function is called in this one. Errors: `RIE_ERR_IO`, `RIE_ERR_FORMAT`, `RIE_ERR_CONFIG`, `RIE_ERR_TENSOR`,
- `RIE_ERR_UNSUPPORTED`, `RIE_ERR_TOKENIZER`, `RIE_ERR_UTF8`, `RIE_ERR_CANCELLED`; the message names the file and the
- key or tensor. `options` NULL means the defaults; `path` and `out` must not be NULL; `err` may be.
+/**
+ * Loads the model at `path`: a directory as Hugging Face lays it out (`config.json`, `*.safetensors`, and optionally
+ * `tokenizer.json` and `generation_config.json`), or one `.safetensors` file with the others beside it or given by
+ * option. `path` is NUL-terminated UTF-8. The files are mapped and must not change while the model lives. Without
+ * `tokenizer.json` the model works by token ids, and the functions of text fail with `RIE_ERR_TOKENIZER`.
+ *
+ * Reads `RIE_OPT_THREADS`, `RIE_OPT_ISA`, `RIE_OPT_CONFIG_PATH`, `RIE_OPT_TOKENIZER_PATH` and the progress function.
+ *
+ * Ownership: `*out` is the host's; release it with `rie_free`. It is written only on success. Threads: any; the
+ * progress function is called in this one. Errors: `RIE_ERR_IO`, `RIE_ERR_FORMAT`, `RIE_ERR_CONFIG`, `RIE_ERR_TENSOR`,
+ * `RIE_ERR_UNSUPPORTED`, `RIE_ERR_TOKENIZER`, `RIE_ERR_UTF8`, `RIE_ERR_CANCELLED`; the message names the file and the
+ * key or tensor. `options` NULL means the defaults; `path` and `out` must not be NULL; `err` may be.
  */
 rie_status rie_model_load(const char *path, const rie_options *options, rie_model **out, rie_error *err);
 
-/*
- Describes the model at `path` (as for `rie_model_load`) as JSON: architecture, number of parameters, bytes per
- element type, and each tensor's name, element type, shape and file. Reads the headers of the files only: no weight
- is read or mapped and nothing is executed, so it is quick, and safe on files that nobody trusts.
-
- Reads `RIE_OPT_CONFIG_PATH` and `RIE_OPT_TOKENIZER_PATH`.
-
- Writes the text, UTF-8 without NUL, to `buf`, which holds `cap` bytes, and its length in bytes to `*len`; if it does
- not fit, the length alone and `RIE_ERR_BUFFER_TOO_SMALL`. Threads: any. Errors: otherwise as for `rie_model_load`.
- `options` NULL means the defaults; `buf` may be NULL if `cap` is 0; `path` and `len` must not be NULL; `err` may be.
+/**
+ * Describes the model at `path` (as for `rie_model_load`) as JSON: architecture, number of parameters, bytes per
+ * element type, and each tensor's name, element type, shape and file. Reads the headers of the files only: no weight
+ * is read or mapped and nothing is executed, so it is quick, and safe on files that nobody trusts.
+ *
+ * Reads `RIE_OPT_CONFIG_PATH` and `RIE_OPT_TOKENIZER_PATH`.
+ *
+ * Writes the text, UTF-8 without NUL, to `buf`, which holds `cap` bytes, and its length in bytes to `*len`; if it does
+ * not fit, the length alone and `RIE_ERR_BUFFER_TOO_SMALL`. Threads: any. Errors: otherwise as for `rie_model_load`.
+ * `options` NULL means the defaults; `buf` may be NULL if `cap` is 0; `path` and `len` must not be NULL; `err` may be.
  */
 rie_status rie_inspect(const char *path,
                        const rie_options *options,
@@ -633,14 +633,32 @@ rie_status rie_inspect(const char *path,
                        size_t *len,
                        rie_error *err);
 
-/*
- The tokens of the text `text`, `n` bytes of UTF-8; NUL bytes are text like any other. `flags`: 0, or
- `RIE_TEXT_ADD_SPECIAL` and `RIE_TEXT_PARSE_SPECIAL` combined by `|`.
+/**
+ * The fact `key` (`RIE_INFO_*`, 400 to 799) about `handle`: a model, a session, a sampler, or NULL for the library.
+ *
+ * Writes to `*out` on success only. Threads: any with a model or NULL; one call at a time with the same session or
+ * sampler. Errors: `RIE_ERR_UNSUPPORTED` for a key that this version does not know for such a handle. `out` must not
+ * be NULL; `handle` and `err` may be.
+ */
+rie_status rie_get_int(const void *handle, int32_t key, int64_t *out, rie_error *err);
 
- Writes the ids to `buf`, which holds `cap` tokens, and their number to `*len`; if they do not fit, the number alone
- and `RIE_ERR_BUFFER_TOO_SMALL`. `n` + 16 tokens are enough for most tokenizers. Threads: any. Errors:
- `RIE_ERR_TOKENIZER` if the model has no tokenizer, `RIE_ERR_UTF8`. `text` may be NULL if `n` is 0, `buf` if `cap`
- is 0; `model` and `len` must not be NULL; `err` may be.
+/**
+ * The text `key` (`RIE_INFO_*`, from 800) about `handle`: a model, a session, or NULL for the library.
+ *
+ * Writes the text, UTF-8 without NUL, to `buf`, which holds `cap` bytes, and its length in bytes to `*len`; if it does
+ * not fit, the length alone and `RIE_ERR_BUFFER_TOO_SMALL`. Threads and errors: as for `rie_get_int`. `buf` may be NULL
+ * if `cap` is 0; `len` must not be NULL; `handle` and `err` may be.
+ */
+rie_status rie_get_str(const void *handle, int32_t key, char *buf, size_t cap, size_t *len, rie_error *err);
+
+/**
+ * The tokens of the text `text`, `n` bytes of UTF-8; NUL bytes are text like any other. `flags`: 0, or
+ * `RIE_TEXT_ADD_SPECIAL` and `RIE_TEXT_PARSE_SPECIAL` combined by `|`.
+ *
+ * Writes the ids to `buf`, which holds `cap` tokens, and their number to `*len`; if they do not fit, the number alone
+ * and `RIE_ERR_BUFFER_TOO_SMALL`. `n` + 16 tokens are enough for most tokenizers. Threads: any. Errors:
+ * `RIE_ERR_TOKENIZER` if the model has no tokenizer, `RIE_ERR_UTF8`. `text` may be NULL if `n` is 0, `buf` if `cap`
+ * is 0; `model` and `len` must not be NULL; `err` may be.
  */
 rie_status rie_tokenize(const rie_model *model,
                         const char *text,
@@ -651,13 +669,13 @@ rie_status rie_tokenize(const rie_model *model,
                         size_t *len,
                         rie_error *err);
 
-/*
- The text of `n` tokens. `flags`: 0 or `RIE_TEXT_SKIP_SPECIAL`. Bytes that form no character become U+FFFD.
-
- Writes the text, UTF-8 without NUL, to `buf`, which holds `cap` bytes, and its length in bytes to `*len`; if it does
- not fit, the length alone and `RIE_ERR_BUFFER_TOO_SMALL`. Threads: any. Errors: `RIE_ERR_TOKENIZER` if the model has
- no tokenizer, `RIE_ERR_TOKEN`. `tokens` may be NULL if `n` is 0, `buf` if `cap` is 0; `model` and `len` must not be
- NULL; `err` may be.
+/**
+ * The text of `n` tokens. `flags`: 0 or `RIE_TEXT_SKIP_SPECIAL`. Bytes that form no character become U+FFFD.
+ *
+ * Writes the text, UTF-8 without NUL, to `buf`, which holds `cap` bytes, and its length in bytes to `*len`; if it does
+ * not fit, the length alone and `RIE_ERR_BUFFER_TOO_SMALL`. Threads: any. Errors: `RIE_ERR_TOKENIZER` if the model has
+ * no tokenizer, `RIE_ERR_TOKEN`. `tokens` may be NULL if `n` is 0, `buf` if `cap` is 0; `model` and `len` must not be
+ * NULL; `err` may be.
  */
 rie_status rie_detokenize(const rie_model *model,
                           const rie_token *tokens,
@@ -668,23 +686,23 @@ rie_status rie_detokenize(const rie_model *model,
                           size_t *len,
                           rie_error *err);
 
-/*
- A new, empty stream with the model's tokenizer. `flags`: 0 or `RIE_TEXT_SKIP_SPECIAL`.
-
- Ownership: `*out` is the host's; release it with `rie_free`. It is written only on success. Threads: any. Errors:
- `RIE_ERR_TOKENIZER` if the model has no tokenizer. `model` and `out` must not be NULL; `err` may be.
+/**
+ * A new, empty stream with the model's tokenizer. `flags`: 0 or `RIE_TEXT_SKIP_SPECIAL`.
+ *
+ * Ownership: `*out` is the host's; release it with `rie_free`. It is written only on success. Threads: any. Errors:
+ * `RIE_ERR_TOKENIZER` if the model has no tokenizer. `model` and `out` must not be NULL; `err` may be.
  */
 rie_status rie_text_stream_new(const rie_model *model, uint32_t flags, rie_text_stream **out, rie_error *err);
 
-/*
- Takes the next token and gives the text that it makes certain, which may be empty. `token` -1 takes no token: it
- gives what is still held back, and the stream is then as new.
-
- Writes the text, UTF-8 without NUL, to `buf`, which holds `cap` bytes, and its length in bytes to `*len`; if it does
- not fit, the length alone and `RIE_ERR_BUFFER_TOO_SMALL`: the stream is then as before the call, and the same call
- with a larger buffer loses nothing. Threads: one call at a time with the same `stream`. Errors: `RIE_ERR_TOKEN`;
- after any error the stream is as before. `buf` may be NULL if `cap` is 0; `stream` and `len` must not be NULL; `err`
- may be.
+/**
+ * Takes the next token and gives the text that it makes certain, which may be empty. `token` -1 takes no token: it
+ * gives what is still held back, and the stream is then as new.
+ *
+ * Writes the text, UTF-8 without NUL, to `buf`, which holds `cap` bytes, and its length in bytes to `*len`; if it does
+ * not fit, the length alone and `RIE_ERR_BUFFER_TOO_SMALL`: the stream is then as before the call, and the same call
+ * with a larger buffer loses nothing. Threads: one call at a time with the same `stream`. Errors: `RIE_ERR_TOKEN`;
+ * after any error the stream is as before. `buf` may be NULL if `cap` is 0; `stream` and `len` must not be NULL; `err`
+ * may be.
  */
 rie_status rie_text_stream_push(rie_text_stream *stream,
                                 rie_token token,
@@ -693,455 +711,116 @@ rie_status rie_text_stream_push(rie_text_stream *stream,
                                 size_t *len,
                                 rie_error *err);
 
-/*
- A new, empty session of `model`.
-
- Reads `RIE_OPT_CONTEXT`, `RIE_OPT_KV_TYPE`, `RIE_OPT_CHUNK` and `RIE_OPT_PROFILE`.
-
- Ownership: `*out` is the host's; release it with `rie_free`. It is written only on success. Threads: any. Errors:
- `RIE_ERR_NO_MEMORY`, `RIE_ERR_INVALID_ARGUMENT`. `options` NULL means the defaults; `model` and `out` must not be
- NULL; `err` may be.
+/**
+ * A new, empty session of `model`.
+ *
+ * Reads `RIE_OPT_CONTEXT`, `RIE_OPT_KV_TYPE`, `RIE_OPT_CHUNK` and `RIE_OPT_PROFILE`.
+ *
+ * Ownership: `*out` is the host's; release it with `rie_free`. It is written only on success. Threads: any. Errors:
+ * `RIE_ERR_NO_MEMORY`, `RIE_ERR_INVALID_ARGUMENT`. `options` NULL means the defaults; `model` and `out` must not be
+ * NULL; `err` may be.
  */
 rie_status rie_session_new(const rie_model *model, const rie_options *options, rie_session **out, rie_error *err);
 
-/*
- Queues `n` tokens behind those that the session has. Computes nothing.
-
- Threads: one call at a time with the same `session`. Errors: `RIE_ERR_TOKEN`, `RIE_ERR_CONTEXT_FULL`,
- `RIE_ERR_NO_MEMORY`; then none of the tokens is queued. `tokens` may be NULL if `n` is 0; `session` must not be
- NULL; `err` may be.
+/**
+ * Queues `n` tokens behind those that the session has. Computes nothing.
+ *
+ * Threads: one call at a time with the same `session`. Errors: `RIE_ERR_TOKEN`, `RIE_ERR_CONTEXT_FULL`,
+ * `RIE_ERR_NO_MEMORY`; then none of the tokens is queued. `tokens` may be NULL if `n` is 0; `session` must not be
+ * NULL; `err` may be.
  */
 rie_status rie_session_append(rie_session *session, const rie_token *tokens, size_t n, rie_error *err);
 
-/*
- Evaluates up to `max_tokens` of the queued tokens; 0 = all. Returns `RIE_PENDING` if some are left, else `RIE_OK`.
- The functions that need a token evaluated do so by themselves: this one lets the host do it in portions of its own,
- to show progress or to stay responsive. The portions never change a result.
-
- Threads: one call at a time with the same `session`. Errors: `RIE_ERR_CANCELLED` and `RIE_ERR_NO_MEMORY`; what was
- evaluated before stays evaluated, the rest stays queued. `session` must not be NULL; `err` may be.
+/**
+ * Evaluates up to `max_tokens` of the queued tokens; 0 = all. Returns `RIE_PENDING` if some are left, else `RIE_OK`.
+ * The functions that need a token evaluated do so by themselves: this one lets the host do it in portions of its own,
+ * to show progress or to stay responsive. The portions never change a result.
+ *
+ * Threads: one call at a time with the same `session`. Errors: `RIE_ERR_CANCELLED` and `RIE_ERR_NO_MEMORY`; what was
+ * evaluated before stays evaluated, the rest stays queued. `session` must not be NULL; `err` may be.
  */
 rie_status rie_session_eval(rie_session *session, size_t max_tokens, rie_error *err);
 
-/*
- The logits after the session's last token: one float for each id of the model's vocabulary. Evaluates what is
- queued first.
-
- Writes `RIE_INFO_VOCAB_SIZE` floats to `buf`, which holds `cap` floats. If `cap` is less, nothing is evaluated and
- the call fails with `RIE_ERR_BUFFER_TOO_SMALL`. Threads: one call at a time with the same `session`. Errors:
- `RIE_ERR_STATE` if the session has no tokens; otherwise as for `rie_session_eval`. `session` and `buf` must not be
- NULL; `err` may be.
+/**
+ * The logits after the session's last token: one float for each id of the model's vocabulary. Evaluates what is
+ * queued first.
+ *
+ * Writes `RIE_INFO_VOCAB_SIZE` floats to `buf`, which holds `cap` floats. If `cap` is less, nothing is evaluated and
+ * the call fails with `RIE_ERR_BUFFER_TOO_SMALL`. Threads: one call at a time with the same `session`. Errors:
+ * `RIE_ERR_STATE` if the session has no tokens; otherwise as for `rie_session_eval`. `session` and `buf` must not be
+ * NULL; `err` may be.
  */
 rie_status rie_session_logits(rie_session *session, float *buf, size_t cap, rie_error *err);
 
-/*
- The natural logarithm of the probability of each of `n` tokens, given the session's tokens and those of `tokens`
- before it. The session is left as it was, except that what was queued is evaluated.
-
- Writes `n` floats to `logprobs`, on success only. Threads: one call at a time with the same `session`. Errors:
- `RIE_ERR_STATE` if the session has no tokens, `RIE_ERR_TOKEN`, `RIE_ERR_CONTEXT_FULL`; otherwise as for
- `rie_session_eval`. `tokens` and `logprobs` may be NULL if `n` is 0; `session` must not be NULL; `err` may be.
+/**
+ * The natural logarithm of the probability of each of `n` tokens, given the session's tokens and those of `tokens`
+ * before it. The session is left as it was, except that what was queued is evaluated.
+ *
+ * Writes `n` floats to `logprobs`, on success only. Threads: one call at a time with the same `session`. Errors:
+ * `RIE_ERR_STATE` if the session has no tokens, `RIE_ERR_TOKEN`, `RIE_ERR_CONTEXT_FULL`; otherwise as for
+ * `rie_session_eval`. `tokens` and `logprobs` may be NULL if `n` is 0; `session` must not be NULL; `err` may be.
  */
 rie_status rie_session_score(rie_session *session, const rie_token *tokens, size_t n, float *logprobs, rie_error *err);
 
-/*
- All tokens of the session: appended and generated, evaluated and queued.
-
- Writes the ids to `buf`, which holds `cap` tokens, and their number to `*len`; if they do not fit, the number alone
- and `RIE_ERR_BUFFER_TOO_SMALL`. Threads: one call at a time with the same `session`. `buf` may be NULL if `cap` is 0;
- `session` and `len` must not be NULL; `err` may be.
+/**
+ * All tokens of the session: appended and generated, evaluated and queued.
+ *
+ * Writes the ids to `buf`, which holds `cap` tokens, and their number to `*len`; if they do not fit, the number alone
+ * and `RIE_ERR_BUFFER_TOO_SMALL`. Threads: one call at a time with the same `session`. `buf` may be NULL if `cap` is 0;
+ * `session` and `len` must not be NULL; `err` may be.
  */
 rie_status rie_session_tokens(rie_session *session, rie_token *buf, size_t cap, size_t *len, rie_error *err);
 
-/*
- Forgets all tokens from position `keep` on, so that the session has `keep` tokens; 0 empties it. What was computed
- of the tokens kept is kept.
-
- Threads: one call at a time with the same `session`. Errors: `RIE_ERR_INVALID_ARGUMENT` if the session has fewer
- tokens. `session` must not be NULL; `err` may be.
+/**
+ * Forgets all tokens from position `keep` on, so that the session has `keep` tokens; 0 empties it. What was computed
+ * of the tokens kept is kept.
+ *
+ * Threads: one call at a time with the same `session`. Errors: `RIE_ERR_INVALID_ARGUMENT` if the session has fewer
+ * tokens. `session` must not be NULL; `err` may be.
  */
 rie_status rie_session_truncate(rie_session *session, size_t keep, rie_error *err);
 
-/*
- Cancels the session's computations: while `on` is not 0, evaluation stops with `RIE_ERR_CANCELLED` after at most
- one layer's work, in the call that is running and in every later one, until this is called with 0. The session stays
- usable and stands at its last completely evaluated token.
-
- Threads: any, at any time; never waits for the call that it cancels. Not to be called from a signal handler, which
- should set a flag that the host's loop looks at. Errors: none of its own. `session` must not be NULL; `err` may be,
- and must not be one that another thread uses.
+/**
+ * Cancels the session's computations: while `on` is not 0, evaluation stops with `RIE_ERR_CANCELLED` after at most
+ * one layer's work, in the call that is running and in every later one, until this is called with 0. The session stays
+ * usable and stands at its last completely evaluated token.
+ *
+ * Threads: any, at any time; never waits for the call that it cancels. Not to be called from a signal handler, which
+ * should set a flag that the host's loop looks at. Errors: none of its own. `session` must not be NULL; `err` may be,
+ * and must not be one that another thread uses.
  */
 rie_status rie_session_cancel(rie_session *session, int32_t on, rie_error *err);
 
-/*
- One step of generation: evaluates what is queued, chooses the next token with `sampler`, or the most probable one if
- `sampler` is NULL, writes it to `*out` and queues it, so that no forward pass is spent on a last token. Returns
- `RIE_OK`, or `RIE_END` if an end-of-generation token was chosen: `*out` is that token, and it is not queued.
-
- `*out` is written with `RIE_OK` and `RIE_END` only. Threads: one call at a time with the same `session` or `sampler`.
- Errors: `RIE_ERR_CONTEXT_FULL` if there is no room for another token, `RIE_ERR_STATE` if the session has no tokens,
- `RIE_ERR_NUMERIC` if no token can be chosen; no token is then chosen or queued, and the sampler's random stream stays
- where it was. Otherwise as for `rie_session_eval`. `session` and `out` must not be NULL; `err` may be.
+/**
+ * One step of generation: evaluates what is queued, chooses the next token with `sampler`, or the most probable one if
+ * `sampler` is NULL, writes it to `*out` and queues it, so that no forward pass is spent on a last token. Returns
+ * `RIE_OK`, or `RIE_END` if an end-of-generation token was chosen: `*out` is that token, and it is not queued.
+ *
+ * `*out` is written with `RIE_OK` and `RIE_END` only. Threads: one call at a time with the same `session` or `sampler`.
+ * Errors: `RIE_ERR_CONTEXT_FULL` if there is no room for another token, `RIE_ERR_STATE` if the session has no tokens,
+ * `RIE_ERR_NUMERIC` if no token can be chosen; no token is then chosen or queued, and the sampler's random stream stays
+ * where it was. Otherwise as for `rie_session_eval`. `session` and `out` must not be NULL; `err` may be.
  */
 rie_status rie_decode_step(rie_session *session, rie_sampler *sampler, rie_token *out, rie_error *err);
 
-/*
- A new sampler. It works in this order: logit bias, repetition penalty, presence and frequency penalty, temperature,
- top-k, top-p, min-p, then one draw. The same seed, options and logits give the same tokens on every platform.
-
- Reads `RIE_OPT_SEED`, `RIE_OPT_TEMPERATURE`, `RIE_OPT_TOP_K`, `RIE_OPT_TOP_P`, `RIE_OPT_MIN_P` and the three
- `RIE_OPT_…_PENALTY`.
-
- Ownership: `*out` is the host's; release it with `rie_free`. It is written only on success. Threads: any. `options`
- NULL means the defaults: the model's own distribution and a random seed. `out` must not be NULL; `err` may be.
+/**
+ * A new sampler. It works in this order: logit bias, repetition penalty, presence and frequency penalty, temperature,
+ * top-k, top-p, min-p, then one draw. The same seed, options and logits give the same tokens on every platform.
+ *
+ * Reads `RIE_OPT_SEED`, `RIE_OPT_TEMPERATURE`, `RIE_OPT_TOP_K`, `RIE_OPT_TOP_P`, `RIE_OPT_MIN_P` and the three
+ * `RIE_OPT_*_PENALTY`.
+ *
+ * Ownership: `*out` is the host's; release it with `rie_free`. It is written only on success. Threads: any. `options`
+ * NULL means the defaults: the model's own distribution and a random seed. `out` must not be NULL; `err` may be.
  */
 rie_status rie_sampler_new(const rie_options *options, rie_sampler **out, rie_error *err);
 
-/*
- Adds `bias` to the logit of `token` from now on, in place of an earlier bias of that token. Minus infinity forbids
- the token; 0 removes the bias. An id that a session's model does not have is without effect there.
-
- Threads: one call at a time with the same `sampler`. Errors: `RIE_ERR_TOKEN` for a negative id,
- `RIE_ERR_INVALID_ARGUMENT` for NaN and plus infinity. `sampler` must not be NULL; `err` may be.
- */
-rie_status rie_sampler_set_bias(rie_sampler *sampler, rie_token token, float bias, rie_error *err);
-
-/*
- The fact `key` (`RIE_INFO_…`, 400 to 799) about `handle`: a model, a session, a sampler, or NULL for the library.
-
- Writes to `*out` on success only. Threads: any with a model or NULL; one call at a time with the same session or
- sampler. Errors: `RIE_ERR_UNSUPPORTED` for a key that this version does not know for such a handle. `out` must not
- be NULL; `handle` and `err` may be.
- */
-rie_status rie_get_int(const void *handle, int32_t key, int64_t *out, rie_error *err);
-
-/*
- The text `key` (`RIE_INFO_…`, from 800) about `handle`: a model, a session, or NULL for the library.
-
- Writes the text, UTF-8 without NUL, to `buf`, which holds `cap` bytes, and its length in bytes to `*len`; if it does
- not fit, the length alone and `RIE_ERR_BUFFER_TOO_SMALL`. Threads and errors: as for `rie_get_int`. `buf` may be NULL
- if `cap` is 0; `len` must not be NULL; `handle` and `err` may be.
- */
-rie_status rie_get_str(const void *handle, int32_t key, char *buf, size_t cap, size_t *len, rie_error *err);
-
-/*
- The version of the ABI that the library speaks. It grows when functions or constants are added; none is ever
- changed or taken away, so a program may require at least the `RIE_ABI_VERSION` that it was compiled with.
-
- Threads: any. Cannot fail.
- */
-uint32_t rie_abi_version(void);
-
-/*
- The version of the library, such as `0.1.0`.
-
- Ownership: a constant of the library, never NULL, valid for ever. Threads: any. Cannot fail.
- */
-const char *rie_version(void);
-
-/*
- The name of a status as this header spells it, such as `RIE_ERR_HANDLE`; `RIE_(unknown)` for any other number.
-
- Ownership: a constant of the library, never NULL, valid for ever. Threads: any. Cannot fail.
- */
-const char *rie_status_name(rie_status status);
-
-/*
- Releases a handle of any kind. NULL, a handle that was freed before and one that never was are ignored.
-
- The order does not matter: a session keeps its model alive, a text stream its tokenizer. A call that is using the
- object in another thread ends normally, and the object goes with it. Freeing the last user of a model unmaps its
- files and ends its threads. Threads: any. Cannot fail.
- */
-void rie_free(void *handle);
-
-/*
- A new error object with status `RIE_OK` and an empty message.
-
- Ownership: the host's; release it with `rie_free`. Threads: any. Errors: NULL if memory is exhausted, which the
- other functions take as "no error object".
- */
-rie_error *rie_error_new(void);
-
-/*
- What happened in the last call that was given `err`: one line of UTF-8 that begins with the function's name, then
- the thing at fault, such as `rie_session_append: tokens[3]: …`. Empty after a call that succeeded.
-
- `err` may be NULL, which gives an empty text. Never returns NULL; a handle that is not an error object gives a text
- that says so. Ownership: the text belongs to `err` and is valid until the next call that is given `err`, or
- `rie_free(err)`. Threads: not during another call with the same `err`.
- */
-const char *rie_error_message(const rie_error *err);
-
-/*
- The status of the last call that was given `err`; `RIE_OK` for a new one.
-
- `err` NULL gives `RIE_ERR_INVALID_ARGUMENT`, a handle that is not an error object `RIE_ERR_HANDLE`. Threads: any.
- */
-rie_status rie_error_status(const rie_error *err);
-
-/*
- A new set with every option at its default.
-
- Ownership: the host's; release it with `rie_free`. Threads: any. Errors: NULL if memory is exhausted.
- */
-rie_options *rie_options_new(void);
-
-/*
- Sets an option whose description says "int" (`RIE_OPT_…`, 100 to 199).
-
- Threads: one call at a time with the same `options`. Errors: `RIE_ERR_UNSUPPORTED` for a key that this version does
- not know, `RIE_ERR_INVALID_ARGUMENT` for an option of another type or a value outside its range. `options` must not
- be NULL; `err` may be.
- */
-rie_status rie_options_set_int(rie_options *options, int32_t key, int64_t value, rie_error *err);
-
-/*
- Sets an option whose description says "float" (`RIE_OPT_…`, 200 to 299). The library computes with 32-bit floats.
-
- Threads, errors and NULL: as for `rie_options_set_int`; NaN and infinity are outside every range.
- */
-rie_status rie_options_set_float(rie_options *options, int32_t key, double value, rie_error *err);
-
-/*
- Sets an option whose description says "str" (`RIE_OPT_…`, 300 to 399). `value` is NUL-terminated UTF-8 and is
- copied.
-
- Threads: as for `rie_options_set_int`. Errors: also `RIE_ERR_UTF8`; an empty path is `RIE_ERR_INVALID_ARGUMENT`.
- `options` and `value` must not be NULL; `err` may be.
- */
-rie_status rie_options_set_str(rie_options *options, int32_t key, const char *value, rie_error *err);
-
-/*
- Sets the function that a load reports its progress to. NULL for `progress` (the default) reports nothing.
-
- Ownership: `userdata` stays the host's, may be NULL, and must be valid while a load with these options runs.
- Threads: one call at a time with the same `options`; the function is called only as `rie_progress_fn` says.
- `options` must not be NULL; `err` may be.
- */
-rie_status rie_options_set_progress(rie_options *options, rie_progress_fn progress, void *userdata, rie_error *err);
-
-/*
- Loads the model at `path`: a directory as Hugging Face lays it out (`config.json`, `*.safetensors`, and optionally
- `tokenizer.json` and `generation_config.json`), or one `.safetensors` file with the others beside it or given by
- option. `path` is NUL-terminated UTF-8. The files are mapped and must not change while the model lives. Without
- `tokenizer.json` the model works by token ids, and the functions of text fail with `RIE_ERR_TOKENIZER`.
-
- Reads `RIE_OPT_THREADS`, `RIE_OPT_ISA`, `RIE_OPT_CONFIG_PATH`, `RIE_OPT_TOKENIZER_PATH` and the progress function.
-
- Ownership: `*out` is the host's; release it with `rie_free`. It is written only on success. Threads: any; the
- progress function is called in this one. Errors: `RIE_ERR_IO`, `RIE_ERR_FORMAT`, `RIE_ERR_CONFIG`, `RIE_ERR_TENSOR`,
- `RIE_ERR_UNSUPPORTED`, `RIE_ERR_TOKENIZER`, `RIE_ERR_UTF8`, `RIE_ERR_CANCELLED`; the message names the file and the
- key or tensor. `options` NULL means the defaults; `path` and `out` must not be NULL; `err` may be.
- */
-rie_status rie_model_load(const char *path, const rie_options *options, rie_model **out, rie_error *err);
-
-/*
- Describes the model at `path` (as for `rie_model_load`) as JSON: architecture, number of parameters, bytes per
- element type, and each tensor's name, element type, shape and file. Reads the headers of the files only: no weight
- is read or mapped and nothing is executed, so it is quick, and safe on files that nobody trusts.
-
- Reads `RIE_OPT_CONFIG_PATH` and `RIE_OPT_TOKENIZER_PATH`.
-
- Writes the text, UTF-8 without NUL, to `buf`, which holds `cap` bytes, and its length in bytes to `*len`; if it does
- not fit, the length alone and `RIE_ERR_BUFFER_TOO_SMALL`. Threads: any. Errors: otherwise as for `rie_model_load`.
- `options` NULL means the defaults; `buf` may be NULL if `cap` is 0; `path` and `len` must not be NULL; `err` may be.
- */
-rie_status rie_inspect(const char *path,
-                       const rie_options *options,
-                       char *buf,
-                       size_t cap,
-                       size_t *len,
-                       rie_error *err);
-
-/*
- The fact `key` (`RIE_INFO_…`, 400 to 799) about `handle`: a model, a session, a sampler, or NULL for the library.
-
- Writes to `*out` on success only. Threads: any with a model or NULL; one call at a time with the same session or
- sampler. Errors: `RIE_ERR_UNSUPPORTED` for a key that this version does not know for such a handle. `out` must not
- be NULL; `handle` and `err` may be.
- */
-rie_status rie_get_int(const void *handle, int32_t key, int64_t *out, rie_error *err);
-
-/*
- The text `key` (`RIE_INFO_…`, from 800) about `handle`: a model, a session, or NULL for the library.
-
- Writes the text, UTF-8 without NUL, to `buf`, which holds `cap` bytes, and its length in bytes to `*len`; if it does
- not fit, the length alone and `RIE_ERR_BUFFER_TOO_SMALL`. Threads and errors: as for `rie_get_int`. `buf` may be NULL
- if `cap` is 0; `len` must not be NULL; `handle` and `err` may be.
- */
-rie_status rie_get_str(const void *handle, int32_t key, char *buf, size_t cap, size_t *len, rie_error *err);
-
-/*
- The tokens of the text `text`, `n` bytes of UTF-8; NUL bytes are text like any other. `flags`: 0, or
- `RIE_TEXT_ADD_SPECIAL` and `RIE_TEXT_PARSE_SPECIAL` combined by `|`.
-
- Writes the ids to `buf`, which holds `cap` tokens, and their number to `*len`; if they do not fit, the number alone
- and `RIE_ERR_BUFFER_TOO_SMALL`. `n` + 16 tokens are enough for most tokenizers. Threads: any. Errors:
- `RIE_ERR_TOKENIZER` if the model has no tokenizer, `RIE_ERR_UTF8`. `text` may be NULL if `n` is 0, `buf` if `cap`
- is 0; `model` and `len` must not be NULL; `err` may be.
- */
-rie_status rie_tokenize(const rie_model *model,
-                        const char *text,
-                        size_t n,
-                        uint32_t flags,
-                        rie_token *buf,
-                        size_t cap,
-                        size_t *len,
-                        rie_error *err);
-
-/*
- The text of `n` tokens. `flags`: 0 or `RIE_TEXT_SKIP_SPECIAL`. Bytes that form no character become U+FFFD.
-
- Writes the text, UTF-8 without NUL, to `buf`, which holds `cap` bytes, and its length in bytes to `*len`; if it does
- not fit, the length alone and `RIE_ERR_BUFFER_TOO_SMALL`. Threads: any. Errors: `RIE_ERR_TOKENIZER` if the model has
- no tokenizer, `RIE_ERR_TOKEN`. `tokens` may be NULL if `n` is 0, `buf` if `cap` is 0; `model` and `len` must not be
- NULL; `err` may be.
- */
-rie_status rie_detokenize(const rie_model *model,
-                          const rie_token *tokens,
-                          size_t n,
-                          uint32_t flags,
-                          char *buf,
-                          size_t cap,
-                          size_t *len,
-                          rie_error *err);
-
-/*
- A new, empty stream with the model's tokenizer. `flags`: 0 or `RIE_TEXT_SKIP_SPECIAL`.
-
- Ownership: `*out` is the host's; release it with `rie_free`. It is written only on success. Threads: any. Errors:
- `RIE_ERR_TOKENIZER` if the model has no tokenizer. `model` and `out` must not be NULL; `err` may be.
- */
-rie_status rie_text_stream_new(const rie_model *model, uint32_t flags, rie_text_stream **out, rie_error *err);
-
-/*
- Takes the next token and gives the text that it makes certain, which may be empty. `token` -1 takes no token: it
- gives what is still held back, and the stream is then as new.
-
- Writes the text, UTF-8 without NUL, to `buf`, which holds `cap` bytes, and its length in bytes to `*len`; if it does
- not fit, the length alone and `RIE_ERR_BUFFER_TOO_SMALL`: the stream is then as before the call, and the same call
- with a larger buffer loses nothing. Threads: one call at a time with the same `stream`. Errors: `RIE_ERR_TOKEN`;
- after any error the stream is as before. `buf` may be NULL if `cap` is 0; `stream` and `len` must not be NULL; `err`
- may be.
- */
-rie_status rie_text_stream_push(rie_text_stream *stream,
-                                rie_token token,
-                                char *buf,
-                                size_t cap,
-                                size_t *len,
-                                rie_error *err);
-
-/*
- A new, empty session of `model`.
-
- Reads `RIE_OPT_CONTEXT`, `RIE_OPT_KV_TYPE`, `RIE_OPT_CHUNK` and `RIE_OPT_PROFILE`.
-
- Ownership: `*out` is the host's; release it with `rie_free`. It is written only on success. Threads: any. Errors:
- `RIE_ERR_NO_MEMORY`, `RIE_ERR_INVALID_ARGUMENT`. `options` NULL means the defaults; `model` and `out` must not be
- NULL; `err` may be.
- */
-rie_status rie_session_new(const rie_model *model, const rie_options *options, rie_session **out, rie_error *err);
-
-/*
- Queues `n` tokens behind those that the session has. Computes nothing.
-
- Threads: one call at a time with the same `session`. Errors: `RIE_ERR_TOKEN`, `RIE_ERR_CONTEXT_FULL`,
- `RIE_ERR_NO_MEMORY`; then none of the tokens is queued. `tokens` may be NULL if `n` is 0; `session` must not be
- NULL; `err` may be.
- */
-rie_status rie_session_append(rie_session *session, const rie_token *tokens, size_t n, rie_error *err);
-
-/*
- Evaluates up to `max_tokens` of the queued tokens; 0 = all. Returns `RIE_PENDING` if some are left, else `RIE_OK`.
- The functions that need a token evaluated do so by themselves: this one lets the host do it in portions of its own,
- to show progress or to stay responsive. The portions never change a result.
-
- Threads: one call at a time with the same `session`. Errors: `RIE_ERR_CANCELLED` and `RIE_ERR_NO_MEMORY`; what was
- evaluated before stays evaluated, the rest stays queued. `session` must not be NULL; `err` may be.
- */
-rie_status rie_session_eval(rie_session *session, size_t max_tokens, rie_error *err);
-
-/*
- The logits after the session's last token: one float for each id of the model's vocabulary. Evaluates what is
- queued first.
-
- Writes `RIE_INFO_VOCAB_SIZE` floats to `buf`, which holds `cap` floats. If `cap` is less, nothing is evaluated and
- the call fails with `RIE_ERR_BUFFER_TOO_SMALL`. Threads: one call at a time with the same `session`. Errors:
- `RIE_ERR_STATE` if the session has no tokens; otherwise as for `rie_session_eval`. `session` and `buf` must not be
- NULL; `err` may be.
- */
-rie_status rie_session_logits(rie_session *session, float *buf, size_t cap, rie_error *err);
-
-/*
- The natural logarithm of the probability of each of `n` tokens, given the session's tokens and those of `tokens`
- before it. The session is left as it was, except that what was queued is evaluated.
-
- Writes `n` floats to `logprobs`, on success only. Threads: one call at a time with the same `session`. Errors:
- `RIE_ERR_STATE` if the session has no tokens, `RIE_ERR_TOKEN`, `RIE_ERR_CONTEXT_FULL`; otherwise as for
- `rie_session_eval`. `tokens` and `logprobs` may be NULL if `n` is 0; `session` must not be NULL; `err` may be.
- */
-rie_status rie_session_score(rie_session *session, const rie_token *tokens, size_t n, float *logprobs, rie_error *err);
-
-/*
- All tokens of the session: appended and generated, evaluated and queued.
-
- Writes the ids to `buf`, which holds `cap` tokens, and their number to `*len`; if they do not fit, the number alone
- and `RIE_ERR_BUFFER_TOO_SMALL`. Threads: one call at a time with the same `session`. `buf` may be NULL if `cap` is 0;
- `session` and `len` must not be NULL; `err` may be.
- */
-rie_status rie_session_tokens(rie_session *session, rie_token *buf, size_t cap, size_t *len, rie_error *err);
-
-/*
- Forgets all tokens from position `keep` on, so that the session has `keep` tokens; 0 empties it. What was computed
- of the tokens kept is kept.
-
- Threads: one call at a time with the same `session`. Errors: `RIE_ERR_INVALID_ARGUMENT` if the session has fewer
- tokens. `session` must not be NULL; `err` may be.
- */
-rie_status rie_session_truncate(rie_session *session, size_t keep, rie_error *err);
-
-/*
- Cancels the session's computations: while `on` is not 0, evaluation stops with `RIE_ERR_CANCELLED` after at most
- one layer's work, in the call that is running and in every later one, until this is called with 0. The session stays
- usable and stands at its last completely evaluated token.
-
- Threads: any, at any time; never waits for the call that it cancels. Not to be called from a signal handler, which
- should set a flag that the host's loop looks at. Errors: none of its own. `session` must not be NULL; `err` may be,
- and must not be one that another thread uses.
- */
-rie_status rie_session_cancel(rie_session *session, int32_t on, rie_error *err);
-
-/*
- One step of generation: evaluates what is queued, chooses the next token with `sampler`, or the most probable one if
- `sampler` is NULL, writes it to `*out` and queues it, so that no forward pass is spent on a last token. Returns
- `RIE_OK`, or `RIE_END` if an end-of-generation token was chosen: `*out` is that token, and it is not queued.
-
- `*out` is written with `RIE_OK` and `RIE_END` only. Threads: one call at a time with the same `session` or `sampler`.
- Errors: `RIE_ERR_CONTEXT_FULL` if there is no room for another token, `RIE_ERR_STATE` if the session has no tokens,
- `RIE_ERR_NUMERIC` if no token can be chosen; no token is then chosen or queued, and the sampler's random stream stays
- where it was. Otherwise as for `rie_session_eval`. `session` and `out` must not be NULL; `err` may be.
- */
-rie_status rie_decode_step(rie_session *session, rie_sampler *sampler, rie_token *out, rie_error *err);
-
-/*
- A new sampler. It works in this order: logit bias, repetition penalty, presence and frequency penalty, temperature,
- top-k, top-p, min-p, then one draw. The same seed, options and logits give the same tokens on every platform.
-
- Reads `RIE_OPT_SEED`, `RIE_OPT_TEMPERATURE`, `RIE_OPT_TOP_K`, `RIE_OPT_TOP_P`, `RIE_OPT_MIN_P` and the three
- `RIE_OPT_…_PENALTY`.
-
- Ownership: `*out` is the host's; release it with `rie_free`. It is written only on success. Threads: any. `options`
- NULL means the defaults: the model's own distribution and a random seed. `out` must not be NULL; `err` may be.
- */
-rie_status rie_sampler_new(const rie_options *options, rie_sampler **out, rie_error *err);
-
-/*
- Adds `bias` to the logit of `token` from now on, in place of an earlier bias of that token. Minus infinity forbids
- the token; 0 removes the bias. An id that a session's model does not have is without effect there.
-
- Threads: one call at a time with the same `sampler`. Errors: `RIE_ERR_TOKEN` for a negative id,
- `RIE_ERR_INVALID_ARGUMENT` for NaN and plus infinity. `sampler` must not be NULL; `err` may be.
+/**
+ * Adds `bias` to the logit of `token` from now on, in place of an earlier bias of that token. Minus infinity forbids
+ * the token; 0 removes the bias. An id that a session's model does not have is without effect there.
+ *
+ * Threads: one call at a time with the same `sampler`. Errors: `RIE_ERR_TOKEN` for a negative id,
+ * `RIE_ERR_INVALID_ARGUMENT` for NaN and plus infinity. `sampler` must not be NULL; `err` may be.
  */
 rie_status rie_sampler_set_bias(rie_sampler *sampler, rie_token token, float bias, rie_error *err);
 

@@ -52,7 +52,7 @@ pub const RIE_ERR_STATE: i32 = -18;
 /// Option, int, count, 0 to 1024. Threads that compute for the model; 0 (default) = the physical cores that this
 /// process may use. Never changes a result. Read by `rie_model_load`.
 pub const RIE_OPT_THREADS: i32 = 100;
-/// Option, int, `RIE_ISA_…`, default `RIE_ISA_AUTO`. The instruction set to compute with; one that the CPU lacks is
+/// Option, int, `RIE_ISA_*`, default `RIE_ISA_AUTO`. The instruction set to compute with; one that the CPU lacks is
 /// `RIE_ERR_UNSUPPORTED` at load. Never changes a result. Read by `rie_model_load`.
 pub const RIE_OPT_ISA: i32 = 101;
 /// Option, int, tokens, 0 to 2^31 - 1. The most tokens that a session can hold; 0 (default) = the model's

@@ -38,7 +38,7 @@ pub extern "C" fn rie_error_new() -> *mut rie_error {
 }
 
 /// What happened in the last call that was given `err`: one line of UTF-8 that begins with the function's name, then
-/// the thing at fault, such as `rie_session_append: tokens[3]: …`. Empty after a call that succeeded.
+/// the thing at fault, such as `rie_session_append: tokens[3]: ...`. Empty after a call that succeeded.
 ///
 /// `err` may be NULL, which gives an empty text. Never returns NULL; a handle that is not an error object gives a text
 /// that says so. Ownership: the text belongs to `err` and is valid until the next call that is given `err`, or

@@ -220,7 +220,8 @@ mod tests {
         let mut r = Registry::new();
         let a = r.insert(options()).unwrap();
         let next_generation = encode(2, 0);
-        for h in [0, 1, 0xFFFF, a ^ 1 << 63, a & u64::MAX >> 16, encode(0, 0), encode(1, 1), next_generation, u64::MAX] {
+        for h in [0, 1, 0xFFFF, a ^ 1 << 63, a & u64::MAX >> 16, encode(0, 0), encode(1, 1), next_generation, u64::MAX]
+        {
             assert_eq!(message(r.get(h)), "not a handle of this library", "{h:#x}");
             assert_eq!(message(r.remove(h)), "not a handle of this library", "{h:#x}");
         }

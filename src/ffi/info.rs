@@ -5,19 +5,25 @@ use super::error::rie_error;
 use super::handle::{self, Object};
 use super::raw::{Out, SizedBuffer};
 use super::{guard, rie_status};
-use crate::bail;
 use crate::error::Result;
 use crate::model::Model;
+use crate::pool;
 use crate::session::Session;
+use crate::{bail, err, kernels};
 use std::ffi::{c_char, c_void};
 
-/// The fact `key` (`RIE_INFO_…`, 400 to 799) about `handle`: a model, a session, a sampler, or NULL for the library.
+/// The fact `key` (`RIE_INFO_*`, 400 to 799) about `handle`: a model, a session, a sampler, or NULL for the library.
 ///
 /// Writes to `*out` on success only. Threads: any with a model or NULL; one call at a time with the same session or
 /// sampler. Errors: `RIE_ERR_UNSUPPORTED` for a key that this version does not know for such a handle. `out` must not
 /// be NULL; `handle` and `err` may be.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rie_get_int(handle: *const c_void, key: i32, out: *mut i64, err: *mut rie_error) -> rie_status {
+pub unsafe extern "C" fn rie_get_int(
+    handle: *const c_void,
+    key: i32,
+    out: *mut i64,
+    err: *mut rie_error,
+) -> rie_status {
     guard::call("rie_get_int", err, || {
         // SAFETY: the host vouches for a writable `out`.
         let out = unsafe { Out::new(out, "out") }?;
@@ -35,7 +41,7 @@ pub unsafe extern "C" fn rie_get_int(handle: *const c_void, key: i32, out: *mut 
     })
 }
 
-/// The text `key` (`RIE_INFO_…`, from 800) about `handle`: a model, a session, or NULL for the library.
+/// The text `key` (`RIE_INFO_*`, from 800) about `handle`: a model, a session, or NULL for the library.
 ///
 /// Writes the text, UTF-8 without NUL, to `buf`, which holds `cap` bytes, and its length in bytes to `*len`; if it does
 /// not fit, the length alone and `RIE_ERR_BUFFER_TOO_SMALL`. Threads and errors: as for `rie_get_int`. `buf` may be NULL
@@ -54,7 +60,7 @@ pub unsafe extern "C" fn rie_get_str(
         let buf = unsafe { SizedBuffer::new(buf.cast(), cap, len) }?;
         let object = if handle.is_null() { None } else { Some(handle::any(handle, "handle")?) };
         let text = match (&object, key) {
-            (None, RIE_INFO_ISA) => best_isa().to_string(),
+            (None, RIE_INFO_ISA) => best_isa()?.to_string(),
             (None, _) => return unknown(key, "the library"),
             (Some(Object::Model(model)), RIE_INFO_ARCHITECTURE) => model.config().architecture.clone(),
             (Some(Object::Model(model)), RIE_INFO_MODEL_TYPE) => model.config().model_type.clone(),
@@ -72,7 +78,7 @@ fn unknown<T>(key: i32, of: &str) -> Result<T> {
 
 fn library_int(key: i32) -> Result<i64> {
     Ok(match key {
-        RIE_INFO_CORES => cores() as i64,
+        RIE_INFO_CORES => pool::cores() as i64,
         _ => return unknown(key, "the library"),
     })
 }
@@ -109,10 +115,7 @@ fn session_int(session: &Session, key: i32) -> Result<i64> {
     })
 }
 
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, |n| n.get())
-}
-
-fn best_isa() -> &'static str {
-    "scalar"
+fn best_isa() -> Result<&'static str> {
+    let best = kernels::supported().first().map(|k| k.name());
+    best.ok_or_else(|| err!(Internal, "no instruction set is supported"))
 }

@@ -42,7 +42,5 @@ pub extern "C" fn rie_status_name(status: rie_status) -> *const c_char {
 /// files and ends its threads. Threads: any. Cannot fail.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rie_free(handle: *mut c_void) {
-    guard::value((), || {
-        handle::revoke(handle).map(drop)
-    });
+    guard::value((), || handle::revoke(handle).map(drop));
 }

@@ -69,10 +69,8 @@ pub unsafe extern "C" fn rie_inspect(
         // SAFETY: the host vouches for a NUL-terminated `path`, `cap` writable bytes at `buf` and a writable `len`.
         let (path, buf) = unsafe { (raw::c_str(path, "path")?, SizedBuffer::new(buf.cast(), cap, len)?) };
         let options = options::copy(options)?;
-        let paths = SourcePaths {
-            config: options.path(RIE_OPT_CONFIG_PATH),
-            tokenizer: options.path(RIE_OPT_TOKENIZER_PATH),
-        };
+        let paths =
+            SourcePaths { config: options.path(RIE_OPT_CONFIG_PATH), tokenizer: options.path(RIE_OPT_TOKENIZER_PATH) };
         buf.fill(inspect(path, &paths)?.as_bytes())
     })
 }

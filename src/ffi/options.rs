@@ -34,7 +34,7 @@ pub extern "C" fn rie_options_new() -> *mut rie_options {
     guard::new_handle::<OptionsObject>()
 }
 
-/// Sets an option whose description says "int" (`RIE_OPT_…`, 100 to 199).
+/// Sets an option whose description says "int" (`RIE_OPT_*`, 100 to 199).
 ///
 /// Threads: one call at a time with the same `options`. Errors: `RIE_ERR_UNSUPPORTED` for a key that this version does
 /// not know, `RIE_ERR_INVALID_ARGUMENT` for an option of another type or a value outside its range. `options` must not
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn rie_options_set_int(
     guard::call("rie_options_set_int", err, || set(options, key, Value::Int(value)))
 }
 
-/// Sets an option whose description says "float" (`RIE_OPT_…`, 200 to 299). The library computes with 32-bit floats.
+/// Sets an option whose description says "float" (`RIE_OPT_*`, 200 to 299). The library computes with 32-bit floats.
 ///
 /// Threads, errors and NULL: as for `rie_options_set_int`; NaN and infinity are outside every range.
 #[unsafe(no_mangle)]
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn rie_options_set_float(
     guard::call("rie_options_set_float", err, || set(options, key, Value::Float(value as f32)))
 }
 
-/// Sets an option whose description says "str" (`RIE_OPT_…`, 300 to 399). `value` is NUL-terminated UTF-8 and is
+/// Sets an option whose description says "str" (`RIE_OPT_*`, 300 to 399). `value` is NUL-terminated UTF-8 and is
 /// copied.
 ///
 /// Threads: as for `rie_options_set_int`. Errors: also `RIE_ERR_UTF8`; an empty path is `RIE_ERR_INVALID_ARGUMENT`.
@@ -171,7 +171,9 @@ impl Rule {
                 let from = if *closed { "from" } else { "above" };
                 bail!(InvalidArgument, "expected {from} {min:?} to {max:?}, found {v:?}")
             }
-            (Rule::Path, Value::Str(v)) if v.is_empty() => bail!(InvalidArgument, "expected a path, found an empty text"),
+            (Rule::Path, Value::Str(v)) if v.is_empty() => {
+                bail!(InvalidArgument, "expected a path, found an empty text")
+            }
             (Rule::Int(..), Value::Int(_)) | (Rule::Float(..), Value::Float(_)) | (Rule::Path, Value::Str(_)) => Ok(()),
             (Rule::Int(..), _) => bail!(InvalidArgument, "an int option; use rie_options_set_int"),
             (Rule::Float(..), _) => bail!(InvalidArgument, "a float option; use rie_options_set_float"),

@@ -21,7 +21,7 @@ pub struct rie_sampler {
 /// top-k, top-p, min-p, then one draw. The same seed, options and logits give the same tokens on every platform.
 ///
 /// Reads `RIE_OPT_SEED`, `RIE_OPT_TEMPERATURE`, `RIE_OPT_TOP_K`, `RIE_OPT_TOP_P`, `RIE_OPT_MIN_P` and the three
-/// `RIE_OPT_…_PENALTY`.
+/// `RIE_OPT_*_PENALTY`.
 ///
 /// Ownership: `*out` is the host's; release it with `rie_free`. It is written only on success. Threads: any. `options`
 /// NULL means the defaults: the model's own distribution and a random seed. `out` must not be NULL; `err` may be.

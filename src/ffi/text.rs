@@ -11,7 +11,6 @@ use crate::model::Model;
 use crate::text::{EncodeOptions, TextStream, Tokenizer};
 use crate::{bail, err};
 use std::ffi::c_char;
-use std::sync::Arc;
 
 /// Turns tokens into text as they come. Pieces never end inside a character, and together they are the text that
 /// `rie_detokenize` gives for all tokens at once.

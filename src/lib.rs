@@ -16,7 +16,7 @@
 //! | 3 | `checkpoint/` | model directories, SafeTensors, `config.json` |
 //! | 2 | `kernels/`, `pool.rs` | one table of kernels per instruction set; the thread team |
 //! | 1 | `tensor/` | element types, strided views |
-//! | 0 | `error.rs` | status codes and messages |
+//! | 0 | `error.rs`, `panic.rs` | status codes and messages; panics caught |
 //!
 //! # Promises
 //!
@@ -50,5 +50,4 @@ pub mod text;
 pub mod session;
 
 #[expect(unsafe_code, reason = "raw pointers of the C ABI")]
-#[allow(missing_docs)]
 pub mod ffi;

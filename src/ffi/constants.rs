@@ -1,98 +1,214 @@
 //! Every number of the ABI. Numbers are never reused and never change.
 
-/// The version of the ABI described by this header; see `rie_abi_version`.
+use crate::error::Status;
+
+/// The version of the ABI that this header describes; compare with `rie_abi_version`.
 pub const RIE_ABI_VERSION: u32 = 1;
 
-/// Success.
+/// Status: success.
 pub const RIE_OK: i32 = 0;
-/// `rie_decode_step` sampled an end-of-generation token.
+/// Status: `rie_decode_step` sampled an end-of-generation token. Not an error.
 pub const RIE_END: i32 = 1;
-/// Queued tokens are left to evaluate.
+/// Status: `rie_session_eval` left some queued tokens to evaluate. Not an error.
 pub const RIE_PENDING: i32 = 2;
-// Errors -1..-18: the discriminants of `error::Status`, RIE_ERR_INVALID_ARGUMENT … RIE_ERR_STATE.
+/// Status: a NULL pointer, or a size or a value outside its documented range.
+pub const RIE_ERR_INVALID_ARGUMENT: i32 = -1;
+/// Status: a handle that was freed, is not of this library, or is of another kind than the call expects.
+pub const RIE_ERR_HANDLE: i32 = -2;
+/// Status: the object is in use by a call in another thread; nothing was done.
+pub const RIE_ERR_BUSY: i32 = -3;
+/// Status: a file cannot be opened or read.
+pub const RIE_ERR_IO: i32 = -4;
+/// Status: a file is not what it should be: malformed SafeTensors, JSON or tokenizer.
+pub const RIE_ERR_FORMAT: i32 = -5;
+/// Status: `config.json` lacks a key or holds an impossible value.
+pub const RIE_ERR_CONFIG: i32 = -6;
+/// Status: a tensor is missing, misshapen or of a type that cannot be used.
+pub const RIE_ERR_TENSOR: i32 = -7;
+/// Status: well-formed, but outside what this version does: an architecture, a RoPE type, an unknown key.
+pub const RIE_ERR_UNSUPPORTED: i32 = -8;
+/// Status: the model has no tokenizer, or the tokenizer refused the text.
+pub const RIE_ERR_TOKENIZER: i32 = -9;
+/// Status: text or a path that is not valid UTF-8; the message gives the byte offset.
+pub const RIE_ERR_UTF8: i32 = -10;
+/// Status: a token id outside the vocabulary; the message gives index, id and vocabulary size.
+pub const RIE_ERR_TOKEN: i32 = -11;
+/// Status: the buffer is too small; the needed size was reported and nothing was consumed.
+pub const RIE_ERR_BUFFER_TOO_SMALL: i32 = -12;
+/// Status: the session's context is full; nothing was changed.
+pub const RIE_ERR_CONTEXT_FULL: i32 = -13;
+/// Status: an allocation failed.
+pub const RIE_ERR_NO_MEMORY: i32 = -14;
+/// Status: cancelled by the host (`rie_session_cancel`, or the progress function of a load).
+pub const RIE_ERR_CANCELLED: i32 = -15;
+/// Status: NaN among the logits, or no token left to choose.
+pub const RIE_ERR_NUMERIC: i32 = -16;
+/// Status: a defect of this library, with its text in the message. The object it hit answers `RIE_ERR_STATE` from
+/// then on and can only be freed; all others go on working.
+pub const RIE_ERR_INTERNAL: i32 = -17;
+/// Status: the call does not fit the object's state, such as the logits of an empty session.
+pub const RIE_ERR_STATE: i32 = -18;
 
-// Options, by type of value: int 100.., float 200.., str 300..
-/// int: threads of the model's team; 0 (default) = the physical cores this process may use.
+/// Option, int, count, 0 to 1024. Threads that compute for the model; 0 (default) = the physical cores that this
+/// process may use. Never changes a result. Read by `rie_model_load`.
 pub const RIE_OPT_THREADS: i32 = 100;
-/// int: `RIE_ISA_…`; default `RIE_ISA_AUTO`.
+/// Option, int, `RIE_ISA_*`, default `RIE_ISA_AUTO`. The instruction set to compute with; one that the CPU lacks is
+/// `RIE_ERR_UNSUPPORTED` at load. Never changes a result. Read by `rie_model_load`.
 pub const RIE_OPT_ISA: i32 = 101;
-/// int: most tokens a session can hold; 0 (default) = the model's `max_position_embeddings`.
+/// Option, int, tokens, 0 to 2^31 - 1. The most tokens that a session can hold; 0 (default) = the model's
+/// `max_position_embeddings`. Read by `rie_session_new`.
 pub const RIE_OPT_CONTEXT: i32 = 102;
-/// int: `RIE_DTYPE_F16` (default) or `RIE_DTYPE_F32`, the element type of the KV cache.
+/// Option, int, `RIE_DTYPE_F16` (default) or `RIE_DTYPE_F32`. The element type of the KV cache. Read by
+/// `rie_session_new`.
 pub const RIE_OPT_KV_TYPE: i32 = 103;
-/// int: most prompt tokens evaluated in one forward pass; 0 (default) = 256. Never changes a result.
+/// Option, int, tokens, 0 to 65536. The most queued tokens evaluated in one forward pass, which bounds memory and the
+/// time until a cancellation is seen; 0 (default) = 256. Never changes a result. Read by `rie_session_new`.
 pub const RIE_OPT_CHUNK: i32 = 104;
-/// int: 1 = time the operators of a session; see `RIE_INFO_PROFILE`. Default 0.
+/// Option, int, 0 (default) or 1. 1 = measure the time of each operator; see `RIE_INFO_PROFILE`. Read by
+/// `rie_session_new`.
 pub const RIE_OPT_PROFILE: i32 = 105;
-/// int: sampler seed, any 64-bit value; default random (readable by `RIE_INFO_SEED`).
+/// Option, int, any 64-bit pattern. The seed of a sampler; default: random, see `RIE_INFO_SEED`. Read by
+/// `rie_sampler_new`.
 pub const RIE_OPT_SEED: i32 = 106;
-/// int: top-k; 0 (default) = off.
+/// Option, int, tokens, 0 to 2^31 - 1. Sample among the k most probable tokens and what ties with the last of them;
+/// 0 (default) = all. Read by `rie_sampler_new`.
 pub const RIE_OPT_TOP_K: i32 = 107;
-/// float: temperature; default 1, 0 = greedy.
+
+/// Option, float, 0 or more, default 1. Temperature: divides the logits; 0 = greedy. Read by `rie_sampler_new`.
 pub const RIE_OPT_TEMPERATURE: i32 = 200;
-/// float: top-p in (0, 1]; default 1 = off.
+/// Option, float, above 0, at most 1, default 1. Top-p: sample among the smallest set of most probable tokens whose
+/// probabilities sum to at least this; 1 = all. Read by `rie_sampler_new`.
 pub const RIE_OPT_TOP_P: i32 = 201;
-/// float: min-p in [0, 1]; default 0 = off.
+/// Option, float, 0 to 1, default 0. Min-p: drop tokens less probable than this share of the most probable token's
+/// probability; 0 = none. Read by `rie_sampler_new`.
 pub const RIE_OPT_MIN_P: i32 = 202;
-/// float: repetition penalty > 0; default 1 = off.
+/// Option, float, above 0, default 1. Repetition penalty: for each distinct token of the session, divides its logit if
+/// it is positive or zero and multiplies it if it is negative; 1 = off. Read by `rie_sampler_new`.
 pub const RIE_OPT_REPETITION_PENALTY: i32 = 203;
-/// float: presence penalty; default 0 = off.
+/// Option, float, any finite number, default 0. Presence penalty: subtracted once from the logit of each distinct token
+/// that `rie_decode_step` generated; 0 = off. Read by `rie_sampler_new`.
 pub const RIE_OPT_PRESENCE_PENALTY: i32 = 204;
-/// float: frequency penalty; default 0 = off.
+/// Option, float, any finite number, default 0. Frequency penalty: subtracted from the logit of each token that
+/// `rie_decode_step` generated, once per occurrence; 0 = off. Read by `rie_sampler_new`.
 pub const RIE_OPT_FREQUENCY_PENALTY: i32 = 205;
-/// str: path of `config.json`; default: beside the weights.
+
+/// Option, str, a path. `config.json`; default: beside the weights. Read by `rie_model_load` and `rie_inspect`.
 pub const RIE_OPT_CONFIG_PATH: i32 = 300;
-/// str: path of `tokenizer.json`; default: beside the weights.
+/// Option, str, a path. `tokenizer.json`; default: beside the weights. Read by `rie_model_load` and `rie_inspect`.
 pub const RIE_OPT_TOKENIZER_PATH: i32 = 301;
 
-/// The best instruction set this CPU has.
+/// Instruction set: the best that this CPU has.
 pub const RIE_ISA_AUTO: i32 = 0;
-/// Portable scalar code, the reference; slow.
+/// Instruction set: portable scalar code; the reference, and slow.
 pub const RIE_ISA_SCALAR: i32 = 1;
-/// x86-64 with AVX2, FMA and F16C.
+/// Instruction set: x86-64 with AVX2, FMA and F16C.
 pub const RIE_ISA_AVX2: i32 = 2;
 
-/// 32-bit float.
+/// Element type: 32-bit IEEE 754 float, 4 bytes.
 pub const RIE_DTYPE_F32: i32 = 1;
-/// 16-bit float.
+/// Element type: 16-bit IEEE 754 float, 2 bytes.
 pub const RIE_DTYPE_F16: i32 = 2;
 
-// rie_get_int on a model (400..), a session (500..), a sampler (600..), NULL = the library (700..).
+/// `rie_get_int`, model: number of token ids (rows of the embedding, which may be padded beyond the tokenizer). Ids
+/// run from 0 to this - 1, and this is the number of floats that `rie_session_logits` writes.
 pub const RIE_INFO_VOCAB_SIZE: i32 = 400;
+/// `rie_get_int`, model: width of the hidden state, in elements.
 pub const RIE_INFO_HIDDEN_SIZE: i32 = 401;
+/// `rie_get_int`, model: number of decoder layers.
 pub const RIE_INFO_LAYERS: i32 = 402;
+/// `rie_get_int`, model: number of query heads per layer.
 pub const RIE_INFO_HEADS: i32 = 403;
+/// `rie_get_int`, model: number of key/value heads per layer.
 pub const RIE_INFO_KV_HEADS: i32 = 404;
+/// `rie_get_int`, model: width of a head, in elements.
 pub const RIE_INFO_HEAD_DIM: i32 = 405;
+/// `rie_get_int`, model: longest context that the model states (`max_position_embeddings`), in tokens.
 pub const RIE_INFO_MAX_CONTEXT: i32 = 406;
-/// BOS id, or -1.
+/// `rie_get_int`, model: id of the beginning-of-text token, or -1 if the model has none.
 pub const RIE_INFO_BOS_TOKEN: i32 = 407;
-/// First end-of-generation id, or -1.
+/// `rie_get_int`, model: id of the first end-of-generation token, or -1 if the model has none.
 pub const RIE_INFO_EOS_TOKEN: i32 = 408;
+/// `rie_get_int`, model: number of weights used.
 pub const RIE_INFO_PARAMETERS: i32 = 409;
+/// `rie_get_int`, model: bytes of the weights used, as stored in the files.
 pub const RIE_INFO_WEIGHT_BYTES: i32 = 410;
+/// `rie_get_int`, model: number of threads that compute for it.
 pub const RIE_INFO_THREADS: i32 = 411;
+/// `rie_get_int`, session: number of tokens, evaluated or queued.
 pub const RIE_INFO_TOKENS: i32 = 500;
+/// `rie_get_int`, session: number of tokens evaluated, at most `RIE_INFO_TOKENS`.
 pub const RIE_INFO_EVALUATED: i32 = 501;
+/// `rie_get_int`, session: the most tokens it can hold.
 pub const RIE_INFO_CONTEXT: i32 = 502;
+/// `rie_get_int`, session: bytes of KV cache that one token takes.
 pub const RIE_INFO_KV_BYTES_PER_TOKEN: i32 = 503;
+/// `rie_get_int`, session: bytes of KV cache allocated now.
 pub const RIE_INFO_KV_BYTES: i32 = 504;
+/// `rie_get_int`, sampler: the seed in use; give it as `RIE_OPT_SEED` to get the same choices again.
 pub const RIE_INFO_SEED: i32 = 600;
-/// Physical cores this process may use: the default number of threads.
+/// `rie_get_int`, NULL: physical cores that this process may use, the default of `RIE_OPT_THREADS`.
 pub const RIE_INFO_CORES: i32 = 700;
-// rie_get_str
-/// model: `architectures[0]`.
+
+/// `rie_get_str`, model: `architectures[0]` of `config.json`, such as `LlamaForCausalLM`; may be empty.
 pub const RIE_INFO_ARCHITECTURE: i32 = 800;
-/// model: `model_type`.
+/// `rie_get_str`, model: `model_type` of `config.json`, such as `llama`.
 pub const RIE_INFO_MODEL_TYPE: i32 = 801;
-/// model: the instruction set in use; NULL: the best this CPU has.
+/// `rie_get_str`, model: the instruction set in use (`scalar`, `avx2`); NULL: the best that this CPU has.
 pub const RIE_INFO_ISA: i32 = 802;
-/// session: operator times as JSON.
+/// `rie_get_str`, session: times of the operators so far, as JSON; needs `RIE_OPT_PROFILE`. Keys may be added.
 pub const RIE_INFO_PROFILE: i32 = 803;
 
-/// Tokenize: add the special tokens that the tokenizer adds (such as BOS).
+/// Flag of `rie_tokenize`: add the special tokens that the tokenizer adds by itself (such as one at the beginning).
 pub const RIE_TEXT_ADD_SPECIAL: u32 = 1;
-/// Tokenize: read special tokens spelled in the text as those tokens.
+/// Flag of `rie_tokenize`: read special tokens that are spelled in the text as those tokens, not as plain text. Leave
+/// it out for text from users.
 pub const RIE_TEXT_PARSE_SPECIAL: u32 = 2;
-/// Detokenize, text stream: leave special tokens out.
+/// Flag of `rie_detokenize` and `rie_text_stream_new`: leave special tokens out of the text.
 pub const RIE_TEXT_SKIP_SPECIAL: u32 = 4;
+
+/// Each status with its name, for `rie_status_name`.
+pub(super) const STATUS_NAMES: [(i32, &std::ffi::CStr); 21] = [
+    (RIE_OK, c"RIE_OK"),
+    (RIE_END, c"RIE_END"),
+    (RIE_PENDING, c"RIE_PENDING"),
+    (RIE_ERR_INVALID_ARGUMENT, c"RIE_ERR_INVALID_ARGUMENT"),
+    (RIE_ERR_HANDLE, c"RIE_ERR_HANDLE"),
+    (RIE_ERR_BUSY, c"RIE_ERR_BUSY"),
+    (RIE_ERR_IO, c"RIE_ERR_IO"),
+    (RIE_ERR_FORMAT, c"RIE_ERR_FORMAT"),
+    (RIE_ERR_CONFIG, c"RIE_ERR_CONFIG"),
+    (RIE_ERR_TENSOR, c"RIE_ERR_TENSOR"),
+    (RIE_ERR_UNSUPPORTED, c"RIE_ERR_UNSUPPORTED"),
+    (RIE_ERR_TOKENIZER, c"RIE_ERR_TOKENIZER"),
+    (RIE_ERR_UTF8, c"RIE_ERR_UTF8"),
+    (RIE_ERR_TOKEN, c"RIE_ERR_TOKEN"),
+    (RIE_ERR_BUFFER_TOO_SMALL, c"RIE_ERR_BUFFER_TOO_SMALL"),
+    (RIE_ERR_CONTEXT_FULL, c"RIE_ERR_CONTEXT_FULL"),
+    (RIE_ERR_NO_MEMORY, c"RIE_ERR_NO_MEMORY"),
+    (RIE_ERR_CANCELLED, c"RIE_ERR_CANCELLED"),
+    (RIE_ERR_NUMERIC, c"RIE_ERR_NUMERIC"),
+    (RIE_ERR_INTERNAL, c"RIE_ERR_INTERNAL"),
+    (RIE_ERR_STATE, c"RIE_ERR_STATE"),
+];
+
+// The numbers of the header are the discriminants inside.
+const _: () = {
+    assert!(RIE_ERR_INVALID_ARGUMENT == Status::InvalidArgument as i32);
+    assert!(RIE_ERR_HANDLE == Status::Handle as i32);
+    assert!(RIE_ERR_BUSY == Status::Busy as i32);
+    assert!(RIE_ERR_IO == Status::Io as i32);
+    assert!(RIE_ERR_FORMAT == Status::Format as i32);
+    assert!(RIE_ERR_CONFIG == Status::Config as i32);
+    assert!(RIE_ERR_TENSOR == Status::Tensor as i32);
+    assert!(RIE_ERR_UNSUPPORTED == Status::Unsupported as i32);
+    assert!(RIE_ERR_TOKENIZER == Status::Tokenizer as i32);
+    assert!(RIE_ERR_UTF8 == Status::Utf8 as i32);
+    assert!(RIE_ERR_TOKEN == Status::Token as i32);
+    assert!(RIE_ERR_BUFFER_TOO_SMALL == Status::BufferTooSmall as i32);
+    assert!(RIE_ERR_CONTEXT_FULL == Status::ContextFull as i32);
+    assert!(RIE_ERR_NO_MEMORY == Status::NoMemory as i32);
+    assert!(RIE_ERR_CANCELLED == Status::Cancelled as i32);
+    assert!(RIE_ERR_NUMERIC == Status::Numeric as i32);
+    assert!(RIE_ERR_INTERNAL == Status::Internal as i32);
+    assert!(RIE_ERR_STATE == Status::State as i32);
+};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// no piece ends inside a character (a Unicode scalar value; an emoji made of several may come in several pieces).
 ///
 /// Both run the same machine over the same tokens (the decoder room explains it), which is why they agree.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct TextStream {
     tokenizer: Arc<Tokenizer>,
     skip_special: bool,

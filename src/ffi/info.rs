@@ -1,0 +1,121 @@
+//! Facts about a model, a session, a sampler or the library, by integer key.
+
+use super::constants::*;
+use super::error::rie_error;
+use super::handle::{self, Object};
+use super::raw::{Out, SizedBuffer};
+use super::{guard, rie_status};
+use crate::error::Result;
+use crate::model::Model;
+use crate::pool;
+use crate::session::Session;
+use crate::{bail, err, kernels};
+use std::ffi::{c_char, c_void};
+
+/// The fact `key` (`RIE_INFO_*`, 400 to 799) about `handle`: a model, a session, a sampler, or NULL for the library.
+///
+/// Writes to `*out` on success only. Threads: any with a model or NULL; one call at a time with the same session or
+/// sampler. Errors: `RIE_ERR_UNSUPPORTED` for a key that this version does not know for such a handle. `out` must not
+/// be NULL; `handle` and `err` may be.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rie_get_int(
+    handle: *const c_void,
+    key: i32,
+    out: *mut i64,
+    err: *mut rie_error,
+) -> rie_status {
+    guard::call("rie_get_int", err, || {
+        // SAFETY: the host vouches for a writable `out`.
+        let out = unsafe { Out::new(out, "out") }?;
+        let object = if handle.is_null() { None } else { Some(handle::any(handle, "handle")?) };
+        out.write(match &object {
+            None => library_int(key)?,
+            Some(Object::Model(model)) => model_int(model, key)?,
+            Some(Object::Session(session)) => session.with(|s| session_int(s, key))?,
+            Some(Object::Sampler(sampler)) if key == RIE_INFO_SEED => {
+                sampler.with("handle", |s| Ok(s.seed() as i64))? // the same 64 bits
+            }
+            Some(other) => return unknown(key, other.kind()),
+        });
+        Ok(())
+    })
+}
+
+/// The text `key` (`RIE_INFO_*`, from 800) about `handle`: a model, a session, or NULL for the library.
+///
+/// Writes the text, UTF-8 without NUL, to `buf`, which holds `cap` bytes, and its length in bytes to `*len`; if it does
+/// not fit, the length alone and `RIE_ERR_BUFFER_TOO_SMALL`. Threads and errors: as for `rie_get_int`. `buf` may be NULL
+/// if `cap` is 0; `len` must not be NULL; `handle` and `err` may be.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rie_get_str(
+    handle: *const c_void,
+    key: i32,
+    buf: *mut c_char,
+    cap: usize,
+    len: *mut usize,
+    err: *mut rie_error,
+) -> rie_status {
+    guard::call("rie_get_str", err, || {
+        // SAFETY: the host vouches for `cap` writable bytes at `buf` and a writable `len`.
+        let buf = unsafe { SizedBuffer::new(buf.cast(), cap, len) }?;
+        let object = if handle.is_null() { None } else { Some(handle::any(handle, "handle")?) };
+        let text = match (&object, key) {
+            (None, RIE_INFO_ISA) => best_isa()?.to_string(),
+            (None, _) => return unknown(key, "the library"),
+            (Some(Object::Model(model)), RIE_INFO_ARCHITECTURE) => model.config().architecture.clone(),
+            (Some(Object::Model(model)), RIE_INFO_MODEL_TYPE) => model.config().model_type.clone(),
+            (Some(Object::Model(model)), RIE_INFO_ISA) => model.isa().to_string(),
+            (Some(Object::Session(session)), RIE_INFO_PROFILE) => session.with(|s| Ok(s.profile().to_json()))?,
+            (Some(other), _) => return unknown(key, other.kind()),
+        };
+        buf.fill(text.as_bytes())
+    })
+}
+
+fn unknown<T>(key: i32, of: &str) -> Result<T> {
+    bail!(Unsupported, "key: {key} is no such fact about {of} in this version")
+}
+
+fn library_int(key: i32) -> Result<i64> {
+    Ok(match key {
+        RIE_INFO_CORES => pool::cores() as i64,
+        _ => return unknown(key, "the library"),
+    })
+}
+
+fn model_int(model: &Model, key: i32) -> Result<i64> {
+    let config = model.config();
+    let id = |id: Option<u32>| id.map_or(-1, i64::from);
+    Ok(match key {
+        RIE_INFO_VOCAB_SIZE => config.vocab_size as i64,
+        RIE_INFO_HIDDEN_SIZE => config.hidden_size as i64,
+        RIE_INFO_LAYERS => config.num_hidden_layers as i64,
+        RIE_INFO_HEADS => config.num_attention_heads as i64,
+        RIE_INFO_KV_HEADS => config.num_key_value_heads as i64,
+        RIE_INFO_HEAD_DIM => config.head_dim as i64,
+        RIE_INFO_MAX_CONTEXT => config.max_position_embeddings as i64,
+        RIE_INFO_BOS_TOKEN => id(config.bos_token_id),
+        RIE_INFO_EOS_TOKEN => id(config.eos_token_ids.first().copied()),
+        RIE_INFO_PARAMETERS => model.parameters() as i64,
+        RIE_INFO_WEIGHT_BYTES => model.weight_bytes() as i64,
+        RIE_INFO_THREADS => model.threads() as i64,
+        _ => return unknown(key, "a model"),
+    })
+}
+
+fn session_int(session: &Session, key: i32) -> Result<i64> {
+    let (kv_per_token, kv_now) = session.kv_bytes();
+    Ok(match key {
+        RIE_INFO_TOKENS => session.tokens().len() as i64,
+        RIE_INFO_EVALUATED => session.evaluated() as i64,
+        RIE_INFO_CONTEXT => session.context() as i64,
+        RIE_INFO_KV_BYTES_PER_TOKEN => kv_per_token as i64,
+        RIE_INFO_KV_BYTES => kv_now as i64,
+        _ => return unknown(key, "a session"),
+    })
+}
+
+fn best_isa() -> Result<&'static str> {
+    let best = kernels::supported().first().map(|k| k.name());
+    best.ok_or_else(|| err!(Internal, "no instruction set is supported"))
+}

@@ -1,0 +1,76 @@
+//! Models: load and look.
+
+use super::constants::{RIE_OPT_CONFIG_PATH, RIE_OPT_TOKENIZER_PATH};
+use super::error::rie_error;
+use super::options::{self, rie_options};
+use super::raw::{self, Out, SizedBuffer};
+use super::{guard, handle, rie_status};
+use crate::checkpoint::{SourcePaths, inspect};
+use crate::model::{Model, ProgressFn};
+use std::ffi::c_char;
+
+/// A loaded model: mapped weights, tokenizer, and the threads that compute.
+///
+/// Owner: the host, from `rie_model_load` to `rie_free`; sessions and text streams keep what they need of it alive.
+/// Threads: shared freely. Sessions of one model may be used by different threads; their computations take turns.
+pub struct rie_model {
+    _private: (),
+}
+
+/// Loads the model at `path`: a directory as Hugging Face lays it out (`config.json`, `*.safetensors`, and optionally
+/// `tokenizer.json` and `generation_config.json`), or one `.safetensors` file with the others beside it or given by
+/// option. `path` is NUL-terminated UTF-8. The files are mapped and must not change while the model lives. Without
+/// `tokenizer.json` the model works by token ids, and the functions of text fail with `RIE_ERR_TOKENIZER`.
+///
+/// Reads `RIE_OPT_THREADS`, `RIE_OPT_ISA`, `RIE_OPT_CONFIG_PATH`, `RIE_OPT_TOKENIZER_PATH` and the progress function.
+///
+/// Ownership: `*out` is the host's; release it with `rie_free`. It is written only on success. Threads: any; the
+/// progress function is called in this one. Errors: `RIE_ERR_IO`, `RIE_ERR_FORMAT`, `RIE_ERR_CONFIG`, `RIE_ERR_TENSOR`,
+/// `RIE_ERR_UNSUPPORTED`, `RIE_ERR_TOKENIZER`, `RIE_ERR_UTF8`, `RIE_ERR_CANCELLED`; the message names the file and the
+/// key or tensor. `options` NULL means the defaults; `path` and `out` must not be NULL; `err` may be.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rie_model_load(
+    path: *const c_char,
+    options: *const rie_options,
+    out: *mut *mut rie_model,
+    err: *mut rie_error,
+) -> rie_status {
+    guard::call("rie_model_load", err, || {
+        // SAFETY: the host vouches for a NUL-terminated `path` and a writable `out`.
+        let (path, out) = unsafe { (raw::c_str(path, "path")?, Out::new(out, "out")?) };
+        let options = options::copy(options)?;
+        let mut report = options.progress.map(|p| move |done, total| p.report(done, total));
+        let progress = report.as_mut().map(|f| f as ProgressFn<'_>);
+        let model = Model::load(path, &options.load(), progress)?;
+        out.write(handle::publish(model)?);
+        Ok(())
+    })
+}
+
+/// Describes the model at `path` (as for `rie_model_load`) as JSON: architecture, number of parameters, bytes per
+/// element type, and each tensor's name, element type, shape and file. Reads the headers of the files only: no weight
+/// is read or mapped and nothing is executed, so it is quick, and safe on files that nobody trusts.
+///
+/// Reads `RIE_OPT_CONFIG_PATH` and `RIE_OPT_TOKENIZER_PATH`.
+///
+/// Writes the text, UTF-8 without NUL, to `buf`, which holds `cap` bytes, and its length in bytes to `*len`; if it does
+/// not fit, the length alone and `RIE_ERR_BUFFER_TOO_SMALL`. Threads: any. Errors: otherwise as for `rie_model_load`.
+/// `options` NULL means the defaults; `buf` may be NULL if `cap` is 0; `path` and `len` must not be NULL; `err` may be.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rie_inspect(
+    path: *const c_char,
+    options: *const rie_options,
+    buf: *mut c_char,
+    cap: usize,
+    len: *mut usize,
+    err: *mut rie_error,
+) -> rie_status {
+    guard::call("rie_inspect", err, || {
+        // SAFETY: the host vouches for a NUL-terminated `path`, `cap` writable bytes at `buf` and a writable `len`.
+        let (path, buf) = unsafe { (raw::c_str(path, "path")?, SizedBuffer::new(buf.cast(), cap, len)?) };
+        let options = options::copy(options)?;
+        let paths =
+            SourcePaths { config: options.path(RIE_OPT_CONFIG_PATH), tokenizer: options.path(RIE_OPT_TOKENIZER_PATH) };
+        buf.fill(inspect(path, &paths)?.as_bytes())
+    })
+}

@@ -13,6 +13,7 @@ use tokenizers::normalizers::precompiled::Precompiled;
 const MAX_DEPTH: usize = 16;
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object with a model")]
 struct File {
     #[serde(default)]
     normalizer: Value,
@@ -26,6 +27,7 @@ struct File {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "a model: an object")]
 struct Model {
     #[serde(default)]
     vocab: Longest,
@@ -134,7 +136,7 @@ impl<'de> Visitor<'de> for LongestVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Longest, A::Error> {
         let mut longest = 0;
-        while let Some((Length(n), IgnoredAny)) = map.next_entry()? {
+        while let Some((Length::<0>(n), IgnoredAny)) = map.next_entry()? {
             longest = longest.max(n);
         }
         Ok(Longest(longest))
@@ -142,51 +144,52 @@ impl<'de> Visitor<'de> for LongestVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<Longest, A::Error> {
         let mut longest = 0;
-        while let Some(Length(n)) = seq.next_element()? {
+        while let Some(Length::<1>(n)) = seq.next_element()? {
             longest = longest.max(n);
         }
         Ok(Longest(longest))
     }
 }
 
-/// The length of a key, of a merge `"a b"` without the space, of a merge `["a", "b"]`; 0 for a number.
-struct Length(usize);
+/// The length of a string but for `SPACES` of it (a merge is written `"a b"`), or of a list's strings (or `["a", "b"]`);
+/// 0 for a number.
+struct Length<const SPACES: usize>(usize);
 
-impl<'de> Deserialize<'de> for Length {
+impl<'de, const SPACES: usize> Deserialize<'de> for Length<SPACES> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        deserializer.deserialize_any(LengthVisitor)
+        deserializer.deserialize_any(LengthVisitor::<SPACES>)
     }
 }
 
-struct LengthVisitor;
+struct LengthVisitor<const SPACES: usize>;
 
-impl<'de> Visitor<'de> for LengthVisitor {
-    type Value = Length;
+impl<'de, const SPACES: usize> Visitor<'de> for LengthVisitor<SPACES> {
+    type Value = Length<SPACES>;
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str("a token or a merge")
     }
 
-    fn visit_str<E>(self, s: &str) -> std::result::Result<Length, E> {
-        let comment = s.starts_with("#version");
-        Ok(Length(if comment { 0 } else { s.len() }))
+    fn visit_str<E>(self, s: &str) -> std::result::Result<Self::Value, E> {
+        let comment = SPACES > 0 && s.starts_with("#version");
+        Ok(Length(if comment { 0 } else { s.len().saturating_sub(SPACES) }))
     }
 
-    fn visit_f64<E>(self, _: f64) -> std::result::Result<Length, E> {
+    fn visit_f64<E>(self, _: f64) -> std::result::Result<Self::Value, E> {
         Ok(Length(0)) // the score in a Unigram vocabulary
     }
 
-    fn visit_i64<E>(self, _: i64) -> std::result::Result<Length, E> {
+    fn visit_i64<E>(self, _: i64) -> std::result::Result<Self::Value, E> {
         Ok(Length(0))
     }
 
-    fn visit_u64<E>(self, _: u64) -> std::result::Result<Length, E> {
+    fn visit_u64<E>(self, _: u64) -> std::result::Result<Self::Value, E> {
         Ok(Length(0))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<Length, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<Self::Value, A::Error> {
         let mut sum = 0;
-        while let Some(Length(n)) = seq.next_element()? {
+        while let Some(Length::<0>(n)) = seq.next_element()? {
             sum += n;
         }
         Ok(Length(sum))

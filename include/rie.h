@@ -414,7 +414,9 @@
 #define RIE_INFO_ISA 802
 
 /**
- * `rie_get_str`, session: times of the operators so far, as JSON; needs `RIE_OPT_PROFILE`. Keys may be added.
+ * `rie_get_str`, session: times of the operators so far, all 0 without `RIE_OPT_PROFILE`, as JSON:
+ * `{"steps", "tokens", "forward_ns", "operators": [{"name", "ns", "calls"}]}`. Steps are forward passes, tokens those
+ * that they evaluated, times are nanoseconds; sampling is not part of `forward_ns`. Keys and operators may be added.
  */
 #define RIE_INFO_PROFILE 803
 
@@ -482,7 +484,7 @@ typedef struct rie_session rie_session;
 typedef struct rie_text_stream rie_text_stream;
 
 /**
- * Status of a call: 0 is `RIE_OK`, positive are `RIE_END` and `RIE_PENDING`, negative are the `RIE_ERR_…`.
+ * Status of a call: 0 is `RIE_OK`, positive are `RIE_END` and `RIE_PENDING`, negative are the `RIE_ERR_*`.
  */
 typedef int32_t rie_status;
 

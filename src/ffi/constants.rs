@@ -155,7 +155,9 @@ pub const RIE_INFO_ARCHITECTURE: i32 = 800;
 pub const RIE_INFO_MODEL_TYPE: i32 = 801;
 /// `rie_get_str`, model: the instruction set in use (`scalar`, `avx2`); NULL: the best that this CPU has.
 pub const RIE_INFO_ISA: i32 = 802;
-/// `rie_get_str`, session: times of the operators so far, as JSON; needs `RIE_OPT_PROFILE`. Keys may be added.
+/// `rie_get_str`, session: times of the operators so far, all 0 without `RIE_OPT_PROFILE`, as JSON:
+/// `{"steps", "tokens", "forward_ns", "operators": [{"name", "ns", "calls"}]}`. Steps are forward passes, tokens those
+/// that they evaluated, times are nanoseconds; sampling is not part of `forward_ns`. Keys and operators may be added.
 pub const RIE_INFO_PROFILE: i32 = 803;
 
 /// Flag of `rie_tokenize`: add the special tokens that the tokenizer adds by itself (such as one at the beginning).

@@ -40,3 +40,70 @@ pub fn value<T>(otherwise: T, body: impl FnOnce() -> Result<T>) -> T {
 pub fn new_handle<K: Kind + Default>() -> *mut K::Public {
     value(std::ptr::null_mut(), || handle::publish(K::default()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bail;
+    use crate::ffi::constants::{RIE_ERR_NUMERIC, RIE_PENDING};
+    use crate::ffi::error::{rie_error_message, rie_error_new, rie_error_status};
+    use crate::ffi::library::rie_free;
+    use crate::ffi::options::rie_options_new;
+    use std::ffi::CStr;
+
+    fn message(err: *const rie_error) -> String {
+        // SAFETY: never NULL, and NUL-terminated; copied before another call gets `err`.
+        unsafe { CStr::from_ptr(rie_error_message(err)) }.to_str().unwrap().to_string()
+    }
+
+    fn status(err: *const rie_error) -> rie_status {
+        // SAFETY: takes any pointer.
+        unsafe { rie_error_status(err) }
+    }
+
+    fn free<T>(handle: *mut T) {
+        // SAFETY: takes any pointer.
+        unsafe { rie_free(handle.cast()) }
+    }
+
+    #[test]
+    fn each_call_replaces_the_error() {
+        let err = rie_error_new();
+        assert_eq!((status(err), message(err).as_str()), (RIE_OK, ""));
+        assert_eq!(call("rie_f", err, || bail!(Numeric, "x: NaN")), RIE_ERR_NUMERIC);
+        assert_eq!((status(err), message(err).as_str()), (RIE_ERR_NUMERIC, "rie_f: x: NaN"));
+        assert_eq!(entry("rie_f", err, || Ok(RIE_PENDING)), RIE_PENDING);
+        assert_eq!((status(err), message(err).as_str()), (RIE_PENDING, ""));
+        assert_eq!(call("rie_f", err, || bail!(Numeric, "tensor a\0b")), RIE_ERR_NUMERIC);
+        assert_eq!(message(err), "rie_f: tensor a\\0b");
+        assert_eq!(call("rie_f", std::ptr::null(), || bail!(Numeric, "x")), RIE_ERR_NUMERIC);
+        free(err);
+    }
+
+    #[test]
+    fn a_panic_is_an_error_with_its_text() {
+        let err = rie_error_new();
+        assert_eq!(call("rie_f", err, || panic!("row {}", 7)), RIE_ERR_INTERNAL);
+        let text = message(err);
+        assert!(text.starts_with("rie_f: a defect of this library") && text.ends_with("row 7"), "{text}");
+        assert_eq!(value(3, || panic!("here too")), 3);
+        free(err);
+    }
+
+    #[test]
+    fn what_is_no_error_object_stops_the_call() {
+        let options = rie_options_new();
+        let freed = rie_error_new();
+        free(freed);
+        free(freed);
+        let foreign: *mut rie_error = std::ptr::without_provenance_mut(0x7fff_1234_5678);
+        for err in [options.cast(), freed, foreign] {
+            assert_eq!(call("rie_f", err, || panic!("must not run")), RIE_ERR_HANDLE);
+            assert_eq!(message(err), "rie_error_message: err: not an error object");
+            assert_eq!(status(err), RIE_ERR_HANDLE);
+        }
+        assert_eq!(message(std::ptr::null()), "");
+        free(options);
+        free(std::ptr::null_mut::<rie_error>());
+    }
+}

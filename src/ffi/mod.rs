@@ -39,7 +39,7 @@ pub mod session;
 
 pub mod sampler;
 
-/// Status of a call: 0 is `RIE_OK`, positive are `RIE_END` and `RIE_PENDING`, negative are the `RIE_ERR_…`.
+/// Status of a call: 0 is `RIE_OK`, positive are `RIE_END` and `RIE_PENDING`, negative are the `RIE_ERR_*`.
 pub type rie_status = i32;
 
 /// A token id, 0 to the model's `RIE_INFO_VOCAB_SIZE` - 1.

@@ -272,3 +272,78 @@ impl Options {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Status;
+
+    fn refused(key: i32, value: Value, status: Status, message: &str) {
+        let e = Options::default().set(key, value).unwrap_err();
+        assert_eq!((e.status, e.message.as_str()), (status, message));
+    }
+
+    #[test]
+    fn every_option_reaches_its_reader() {
+        let mut o = Options::default();
+        assert_eq!(o.sampler(), Options::default().sampler());
+        for (key, value) in [(RIE_OPT_THREADS, 3), (RIE_OPT_ISA, 2), (RIE_OPT_CONTEXT, 100), (RIE_OPT_KV_TYPE, 1)] {
+            o.set(key, Value::Int(value)).unwrap();
+        }
+        for (key, value) in [(RIE_OPT_CHUNK, 7), (RIE_OPT_PROFILE, 1), (RIE_OPT_SEED, -1), (RIE_OPT_TOP_K, 40)] {
+            o.set(key, Value::Int(value)).unwrap();
+        }
+        for key in RIE_OPT_TEMPERATURE..=RIE_OPT_FREQUENCY_PENALTY {
+            o.set(key, Value::Float(0.5)).unwrap();
+        }
+        o.set(RIE_OPT_CONFIG_PATH, Value::Str("a".into())).unwrap();
+        o.set(RIE_OPT_CONFIG_PATH, Value::Str("b".into())).unwrap();
+        o.set(RIE_OPT_TOKENIZER_PATH, Value::Str("c".into())).unwrap();
+        let load = o.load();
+        assert_eq!((load.threads, load.isa), (3, Some("avx2")));
+        assert_eq!((load.config.as_deref(), load.tokenizer.as_deref()), (Some("b"), Some("c")));
+        let session = o.session();
+        assert_eq!((session.context, session.kv_type, session.chunk, session.profile), (100, DType::F32, 7, true));
+        let half = SamplerOptions {
+            temperature: 0.5,
+            top_k: 40,
+            top_p: 0.5,
+            min_p: 0.5,
+            repetition_penalty: 0.5,
+            presence_penalty: 0.5,
+            frequency_penalty: 0.5,
+            seed: Some(u64::MAX),
+        };
+        assert_eq!(o.sampler(), half);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_name() {
+        use Status::{InvalidArgument, Unsupported};
+        refused(99, Value::Int(0), Unsupported, "key: 99 is no option of this version");
+        refused(RIE_OPT_THREADS, Value::Int(-1), InvalidArgument, "RIE_OPT_THREADS: expected 0 to 1024, found -1");
+        refused(
+            RIE_OPT_THREADS,
+            Value::Float(1.0),
+            InvalidArgument,
+            "RIE_OPT_THREADS: an int option; use rie_options_set_int",
+        );
+        refused(
+            RIE_OPT_TOP_P,
+            Value::Float(0.0),
+            InvalidArgument,
+            "RIE_OPT_TOP_P: expected above 0.0 to 1.0, found 0.0",
+        );
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for key in RIE_OPT_TEMPERATURE..=RIE_OPT_FREQUENCY_PENALTY {
+                assert!(Options::default().set(key, Value::Float(bad)).is_err(), "{key} {bad}");
+            }
+        }
+        refused(
+            RIE_OPT_CONFIG_PATH,
+            Value::Str(String::new()),
+            InvalidArgument,
+            "RIE_OPT_CONFIG_PATH: expected a path, found an empty text",
+        );
+    }
+}

@@ -33,13 +33,9 @@ void fail_usage(const char *format, ...) {
 }
 
 void check(rie_status status, const char *what, const rie_error *error) {
-    if (status >= 0) {
-        return;
+    if (status < 0) {
+        fail("%s: %s: %s", what, rie_status_name(status), rie_error_message(error));
     }
-    if (error == NULL) {
-        fail("%s: %s", what, rie_status_name(status));
-    }
-    fail("%s: %s: %s", what, rie_status_name(status), rie_error_message(error));
 }
 
 int64_t parse_int(const char *name, const char *text) {
@@ -113,24 +109,20 @@ void *allocate(size_t size) {
     return memory;
 }
 
-char *get_text(const void *handle, int32_t key, const char *what, size_t *length) {
-    size_t n = 0;
-    rie_status status = rie_get_str(handle, key, NULL, 0, &n); /* asks for the size */
+char *get_text(const void *handle, int32_t key, size_t *length, rie_error *error) {
+    rie_status status = rie_get_str(handle, key, NULL, 0, length, error); /* asks for the size */
     if (status != RIE_ERR_BUFFER_TOO_SMALL) {
-        check(status, what, NULL);
+        check(status, "asking the library", error);
     }
-    char *text = allocate(n + 1);
-    check(rie_get_str(handle, key, text, n, &n), what, NULL);
-    text[n] = '\0';
-    if (length != NULL) {
-        *length = n;
-    }
+    char *text = allocate(*length + 1);
+    check(rie_get_str(handle, key, text, *length, length, error), "asking the library", error);
+    text[*length] = '\0';
     return text;
 }
 
-int64_t get_int(const void *handle, int32_t key, const char *what) {
+int64_t get_int(const void *handle, int32_t key, rie_error *error) {
     int64_t value = 0;
-    check(rie_get_int(handle, key, &value), what, NULL);
+    check(rie_get_int(handle, key, &value, error), "asking the library", error);
     return value;
 }
 

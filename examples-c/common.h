@@ -9,8 +9,7 @@
 
 enum { EXIT_ERROR = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 
-/* Returns if `status` is no error. Otherwise prints "program: what: STATUS: message" to stderr and exits with 1.
- * `error` may be NULL for calls that fill in no message. */
+/* Returns if `status` is no error. Otherwise prints "program: what: STATUS: message" to stderr and exits with 1. */
 void check(rie_status status, const char *what, const rie_error *error);
 
 /* Prints the message and exits: with 1 for what failed while running, with 2 for a wrong command line. */
@@ -35,11 +34,11 @@ int64_t parse_int(const char *name, const char *text);
 /* Memory or the end of the program. */
 void *allocate(size_t size);
 
-/* rie_get_str for a value of any length: NUL-terminated, to be freed; *length may be NULL. */
-char *get_text(const void *handle, int32_t key, const char *what, size_t *length);
+/* rie_get_str for a value of any length: NUL-terminated, to be freed. */
+char *get_text(const void *handle, int32_t key, size_t *length, rie_error *error);
 
 /* rie_get_int, where failing is an error. */
-int64_t get_int(const void *handle, int32_t key, const char *what);
+int64_t get_int(const void *handle, int32_t key, rie_error *error);
 
 /* Seconds on a clock that never jumps. */
 double now(void);

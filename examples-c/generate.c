@@ -47,7 +47,8 @@ struct settings {
     int echo, profile;
 };
 
-/* ---- Ctrl-C: the handler only raises a flag, which is looked at between steps, all of them short. ---- */
+/* ---- Ctrl-C: the handler only raises a flag, which is looked at between steps, all of them short.
+ * (rie_session_cancel ends a step that is running, but is for other threads, not for signal handlers.) ---- */
 
 static volatile sig_atomic_t interrupted = 0;
 
@@ -155,7 +156,7 @@ static rie_model *load_model(const struct settings *s, rie_error *error) {
     if (s->tokenizer != NULL) {
         check(rie_options_set_str(options, RIE_OPT_TOKENIZER_PATH, s->tokenizer, error), "--tokenizer", error);
     }
-    check(rie_options_set_progress(options, on_load_progress, NULL), "progress", NULL);
+    check(rie_options_set_progress(options, on_load_progress, NULL, error), "progress", error);
     rie_status status = rie_model_load(s->model, options, &model, error);
     clear_progress();
     if (status == RIE_ERR_CANCELLED) {
@@ -235,7 +236,7 @@ static void prefill(rie_session *session, size_t total, rie_error *error) {
             clear_progress();
         }
         check(status, "evaluating the prompt", error);
-        show_progress("reading the prompt", (uint64_t)get_int(session, RIE_INFO_EVALUATED, "session"), total);
+        show_progress("reading the prompt", (uint64_t)get_int(session, RIE_INFO_EVALUATED, error), total);
         if (now() - start < 0.1) {
             portion *= 2;
         }
@@ -296,7 +297,7 @@ int main(int argc, char **argv) {
     emit(stream, -1, 1, error);
     putchar('\n');
     if (s.profile) {
-        print_profile(stderr, session, sampler, &times);
+        print_profile(stderr, session, sampler, &times, error);
     }
 
     rie_free(stream);

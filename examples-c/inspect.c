@@ -9,13 +9,15 @@
 #include "rie.h"
 
 static const char help[] =
-    "Usage: inspect --model DIR|FILE\n"
+    "Usage: inspect --model DIR|FILE [option]...\n"
     "\n"
     "Prints a model's architecture, its parameters, the bytes of each dtype, and each tensor's name, dtype and shape.\n"
     "DIR is a Hugging Face model directory, FILE a .safetensors file. No weight is read.\n"
     "\n"
-    "  --json    print what the library says, as JSON\n"
-    "  --help    print this text\n"
+    "  --config FILE       config.json, if it does not lie beside the weights\n"
+    "  --tokenizer FILE    tokenizer.json, if it does not lie beside the weights\n"
+    "  --json              print what the library says, as JSON\n"
+    "  --help              print this text\n"
     "\n"
     "Exit status: 0 done, 1 the library reported an error, 2 wrong command line.\n";
 
@@ -39,29 +41,42 @@ static const char *printable(char *text) {
     return text;
 }
 
+struct paths {
+    const char *model, *config, *tokenizer;
+};
+
 /* rie_inspect's answer, to be freed. */
-static char *inspect(const char *path, size_t *length) {
+static char *inspect(const struct paths *paths, size_t *length) {
     rie_error *error = rie_error_new();
-    rie_status status = rie_inspect(path, NULL, 0, length, error); /* asks for the size */
+    rie_options *options = rie_options_new();
+    if (paths->config != NULL) {
+        check(rie_options_set_str(options, RIE_OPT_CONFIG_PATH, paths->config, error), "--config", error);
+    }
+    if (paths->tokenizer != NULL) {
+        check(rie_options_set_str(options, RIE_OPT_TOKENIZER_PATH, paths->tokenizer, error), "--tokenizer", error);
+    }
+    rie_status status = rie_inspect(paths->model, options, NULL, 0, length, error); /* asks for the size */
     if (status != RIE_ERR_BUFFER_TOO_SMALL) {
         check(status, "inspecting the model", error);
     }
     char *text = allocate(*length);
-    check(rie_inspect(path, text, *length, length, error), "inspecting the model", error);
+    check(rie_inspect(paths->model, options, text, *length, length, error), "inspecting the model", error);
+    rie_free(options);
     rie_free(error);
     return text;
 }
 
-/* "[49152, 576]" */
-static void read_shape(struct json *j, char *buf, size_t cap) {
+/* A list of integers as "[49152, 576]", cut to fit. */
+static const char *read_list(struct json *j, char *buf, size_t cap) {
     size_t n = 0;
     json_enter(j, '[');
     while (json_next(j)) {
-        const int64_t extent = json_int(j);
-        const int written = snprintf(buf + n, cap - n, "%s%" PRId64, n > 0 ? ", " : "[", extent);
+        const int64_t item = json_int(j);
+        const int written = snprintf(buf + n, cap - n, "%s%" PRId64, n > 0 ? ", " : "[", item);
         n += (size_t)written < cap - n ? (size_t)written : cap - n - 1;
     }
     snprintf(buf + n, cap - n, n > 0 ? "]" : "[]");
+    return buf;
 }
 
 static struct tensor read_tensor(struct json *j) {
@@ -74,7 +89,7 @@ static struct tensor read_tensor(struct json *j) {
         } else if (strcmp(key, "dtype") == 0) {
             tensor.dtype = printable(json_string(j));
         } else if (strcmp(key, "shape") == 0) {
-            read_shape(j, tensor.shape, sizeof tensor.shape);
+            read_list(j, tensor.shape, sizeof tensor.shape);
         } else {
             json_skip(j);
         }
@@ -110,40 +125,29 @@ static void print_tensors(const struct tensors *tensors) {
     }
 }
 
-/* {"tensors": N, "parameters": N, "bytes": N} or {"name": "…", "bytes": N}, on one line. */
-static void print_members(struct json *j) {
+/* {"tensors": 30, "bytes": 512} or {"name": "model.safetensors", "bytes": 512}, on one line. */
+static void print_totals(struct json *j) {
     char scalar[32], size[32];
     json_enter(j, '{');
     while (json_next(j)) {
         const char *key = json_key(j);
         if (json_peek(j) == '"') {
-            printf("  %s", printable(json_string(j)));
+            printf("  %-24s", printable(json_string(j)));
         } else if (strcmp(key, "bytes") == 0) {
-            printf("  %s", human_bytes((double)json_int(j), size, sizeof size));
+            printf("  %10s", human_bytes((double)json_int(j), size, sizeof size));
         } else {
-            printf("  %s %s", json_scalar(j, scalar, sizeof scalar), key);
+            printf("  %12s %s", json_scalar(j, scalar, sizeof scalar), key);
         }
     }
     printf("\n");
 }
 
-/* An object's members, each on a line of its own under the heading. */
-static void print_object(struct json *j, const char *heading) {
-    char scalar[32];
-    printf("\n%s\n", heading);
+static void print_dtypes(struct json *j) {
+    printf("\ndtypes\n");
     json_enter(j, '{');
     while (json_next(j)) {
-        printf("  %-26s", printable(json_key(j)));
-        if (json_peek(j) == '{') {
-            print_members(j);
-        } else if (json_peek(j) == '"') {
-            printf("%s\n", printable(json_string(j)));
-        } else if (json_peek(j) == '[') {
-            json_skip(j);
-            printf("[...]\n");
-        } else {
-            printf("%s\n", json_scalar(j, scalar, sizeof scalar));
-        }
+        printf("  %-8s", printable(json_key(j)));
+        print_totals(j);
     }
 }
 
@@ -151,13 +155,39 @@ static void print_files(struct json *j) {
     printf("\nfiles\n");
     json_enter(j, '[');
     while (json_next(j)) {
-        print_members(j);
+        print_totals(j);
+    }
+}
+
+/* A value that is no object, as text. */
+static const char *read_value(struct json *j, char *buf, size_t cap) {
+    switch (json_peek(j)) {
+    case '"':
+        return printable(json_string(j));
+    case '[':
+        return read_list(j, buf, cap);
+    default:
+        return json_scalar(j, buf, cap);
+    }
+}
+
+/* An object's members, each on a line of its own; those of an object in it are named "outer.inner". */
+static void print_members(struct json *j, const char *outer) {
+    char name[64], buf[64];
+    json_enter(j, '{');
+    while (json_next(j)) {
+        snprintf(name, sizeof name, "%s%s%s", outer, outer[0] != '\0' ? "." : "", printable(json_key(j)));
+        if (json_peek(j) == '{') {
+            print_members(j, name);
+        } else {
+            printf("  %-40s %s\n", name, read_value(j, buf, sizeof buf));
+        }
     }
 }
 
 static void print_model(char *text, size_t length) {
     struct tensors tensors = {0};
-    char scalar[32], size[32];
+    char buf[64];
     struct json j = json_open(text, length);
     json_enter(&j, '{');
     while (json_next(&j)) {
@@ -166,14 +196,15 @@ static void print_model(char *text, size_t length) {
             read_tensors(&j, &tensors);
         } else if (strcmp(key, "files") == 0) {
             print_files(&j);
+        } else if (strcmp(key, "dtypes") == 0) {
+            print_dtypes(&j);
         } else if (json_peek(&j) == '{') {
-            print_object(&j, key);
-        } else if (json_peek(&j) == '"') {
-            printf("%-14s %s\n", key, printable(json_string(&j)));
+            printf("\n%s\n", key);
+            print_members(&j, "");
         } else if (strcmp(key, "bytes") == 0) {
-            printf("%-14s %s\n", key, human_bytes((double)json_int(&j), size, sizeof size));
+            printf("%-14s %s\n", key, human_bytes((double)json_int(&j), buf, sizeof buf));
         } else {
-            printf("%-14s %s\n", key, json_scalar(&j, scalar, sizeof scalar));
+            printf("%-14s %s\n", key, read_value(&j, buf, sizeof buf));
         }
     }
     if (j.failed) {
@@ -184,19 +215,21 @@ static void print_model(char *text, size_t length) {
 }
 
 int main(int argc, char **argv) {
-    const char *path = NULL;
+    struct paths paths = {0};
     int json = 0;
     const struct arg args[] = {
-        {"--model", ARG_STR, &path},
+        {"--model", ARG_STR, &paths.model},
+        {"--config", ARG_STR, &paths.config},
+        {"--tokenizer", ARG_STR, &paths.tokenizer},
         {"--json", ARG_FLAG, &json},
         {NULL, ARG_FLAG, NULL},
     };
     parse_args(argc, argv, args, help);
-    if (path == NULL) {
+    if (paths.model == NULL) {
         fail_usage("--model: a model directory or .safetensors file is needed");
     }
     size_t length = 0;
-    char *text = inspect(path, &length);
+    char *text = inspect(&paths, &length);
     if (json) {
         fwrite(text, 1, length, stdout);
         putchar('\n');
@@ -204,5 +237,5 @@ int main(int argc, char **argv) {
         print_model(text, length);
     }
     free(text);
-    return 0;
+    return fflush(stdout) == 0 ? 0 : EXIT_ERROR;
 }

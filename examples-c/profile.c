@@ -74,9 +74,9 @@ static void print_row(FILE *out, const char *name, int64_t ns, int64_t calls, in
     fprintf(out, "%-16s %12.3f %8.1f %% %10" PRId64 "\n", name, (double)ns * 1e-6, share, calls);
 }
 
-static void print_operators(FILE *out, const rie_session *session) {
+static void print_operators(FILE *out, const rie_session *session, rie_error *error) {
     size_t length = 0;
-    char *text = get_text(session, RIE_INFO_PROFILE, "profile", &length);
+    char *text = get_text(session, RIE_INFO_PROFILE, &length, error);
     struct operator_times times = read_operators(text, length);
     qsort(times.items, times.count, sizeof times.items[0], by_time);
     fprintf(out, "\n%-16s %12s %10s %10s\n", "operator", "ms", "share", "calls");
@@ -88,12 +88,13 @@ static void print_operators(FILE *out, const rie_session *session) {
     free(text);
 }
 
-void print_profile(FILE *out, const rie_session *session, const rie_sampler *sampler, const struct times *times) {
-    const int64_t per_token = get_int(session, RIE_INFO_KV_BYTES_PER_TOKEN, "session");
-    const int64_t kv_bytes = get_int(session, RIE_INFO_KV_BYTES, "session");
+void print_profile(FILE *out, const rie_session *session, const rie_sampler *sampler, const struct times *times,
+                   rie_error *error) {
+    const int64_t per_token = get_int(session, RIE_INFO_KV_BYTES_PER_TOKEN, error);
+    const int64_t kv_bytes = get_int(session, RIE_INFO_KV_BYTES, error);
     fprintf(out, "\n%-18s %10zu\n", "prompt tokens", times->prompt_tokens);
     fprintf(out, "%-18s %10zu\n", "generated tokens", times->generated_tokens);
-    fprintf(out, "%-18s %10" PRId64 "\n", "seed", get_int(sampler, RIE_INFO_SEED, "sampler"));
+    fprintf(out, "%-18s %10" PRId64 "\n", "seed", get_int(sampler, RIE_INFO_SEED, error));
     fprintf(out, "%-18s %10.2f ms to the first token\n", "prefill latency", times->prefill * 1e3);
     if (times->decode_steps > 0) {
         fprintf(out, "%-18s %10.2f ms per token\n", "decode latency", times->decode * 1e3 / (double)times->decode_steps);
@@ -101,5 +102,5 @@ void print_profile(FILE *out, const rie_session *session, const rie_sampler *sam
     }
     fprintf(out, "%-18s %10.2f KiB per token\n", "KV cache", (double)per_token / 1024);
     fprintf(out, "%-18s %10.2f KiB in total\n", "", (double)kv_bytes / 1024);
-    print_operators(out, session);
+    print_operators(out, session, error);
 }

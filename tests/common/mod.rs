@@ -8,6 +8,7 @@ use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A path inside the project.
 pub fn root(path: &str) -> PathBuf {
@@ -45,7 +46,9 @@ impl Program {
     /// Compiles `sources` (paths inside the project). Panics, with the compiler's output, if that doesn't work, also
     /// when there is no compiler: a machine without one can't test a C ABI.
     pub fn build(name: &str, sources: &[&str]) -> Program {
-        let dir = scratch(&format!("c-{name}"));
+        static BUILT: AtomicUsize = AtomicUsize::new(0);
+        let nth = BUILT.fetch_add(1, Ordering::Relaxed); // tests that run at once may build the same program
+        let dir = scratch(&format!("{}-{nth}-{name}", env!("CARGO_CRATE_NAME")));
         link_library(&dir);
         let path = dir.join(name);
         let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
@@ -58,7 +61,7 @@ impl Program {
             .arg(&path)
             .arg("-L")
             .arg(&dir)
-            .args(["-lrie", "-lpthread"])
+            .args(["-lrie", "-lpthread", "-lm"])
             .arg(format!("-Wl,-rpath,{}", dir.display()));
         let output = cc.output().unwrap_or_else(|e| panic!("the C compiler {compiler:?} cannot be run: {e}"));
         assert!(output.status.success(), "{cc:?}\n{}", text(&output.stderr));
@@ -81,6 +84,11 @@ impl Program {
         };
         let sources: Vec<&str> = std::iter::once(&main).chain(shared).map(String::as_str).collect();
         Program::build(name, &sources)
+    }
+
+    /// Where the program is.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// A command that runs the program.

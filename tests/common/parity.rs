@@ -27,10 +27,7 @@ pub fn greedy(model: &Path, options: &str, steps: usize, prompts: &[&[u32]]) -> 
     let output = ask(model, options, &input);
     let mut lines = output.lines();
     let mut next = |name: &str, radix| numbers(lines.next().unwrap_or_default(), name, radix);
-    prompts
-        .iter()
-        .map(|_| Greedy { ids: next("ids", 10), first: next("first", 16), last: next("last", 16) })
-        .collect()
+    prompts.iter().map(|_| Greedy { ids: next("ids", 10), first: next("first", 16), last: next("last", 16) }).collect()
 }
 
 /// The log-probability of each id but the first.

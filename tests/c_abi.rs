@@ -1,0 +1,211 @@
+//! The C ABI from C: every program of tests/c and the examples, compiled against the header and the shared library.
+
+mod common;
+
+use common::parity::greedy;
+use common::{Program, case, copy_dir, expect_success, run, scratch, text, tiny_model};
+use std::process::Command;
+
+const PROMPT: &str = "Rust is a systems programming language that";
+
+/// Runs a program of tests/c, which prints what is not as it should be.
+fn expect_ok(command: &mut Command) {
+    let output = expect_success(command, "");
+    assert!(output.ends_with("ok\n"), "{output}");
+}
+
+#[test]
+fn bad_handles() {
+    expect_ok(Program::test("bad_handles").command().arg(case("padded_vocab")));
+}
+
+#[test]
+fn bad_input() {
+    expect_ok(Program::test("bad_input").command().arg(case("padded_vocab")));
+}
+
+#[test]
+fn bad_files() {
+    expect_ok(Program::test("bad_files").command().arg(case("bf16")).arg(scratch("bad-files")));
+}
+
+#[test]
+fn roundtrip() {
+    expect_ok(Program::test("roundtrip").command().arg(case("padded_vocab")).arg(case("base")));
+}
+
+#[test]
+fn threads() {
+    expect_ok(Program::test("threads").command().arg(case("base")));
+}
+
+#[test]
+fn the_same_bits_with_all_threads_chunks_and_instruction_sets() {
+    let long: Vec<u32> = (0..150).map(|i| i * 7 % 90).collect();
+    let prompts = [&[3][..], &[5, 17, 40, 2, 8], &long];
+    for name in ["base", "gqa9_3", "mlp_bias", "rope_yarn", "rope_llama3", "f16", "bf16", "unaligned"] {
+        for kv in ["f32", "f16"] {
+            let run = |options: &str| greedy(&case(name), &format!("--kv {kv} {options}"), 10, &prompts);
+            let reference = run("--isa scalar --threads 1");
+            for options in [
+                "--isa auto --threads 1",
+                "--isa scalar --threads 2 --chunk 7",
+                "--threads 2 --chunk 1",
+                "--threads 3 --chunk 7",
+                "--threads 8 --chunk 64",
+                "--threads 2 --chunk 4096",
+            ] {
+                assert!(run(options) == reference, "{name}, KV {kv}: '{options}' gives other bits");
+            }
+        }
+    }
+}
+
+#[test]
+fn minimal_prints_a_text() {
+    let output = expect_success(Program::example("minimal").command().arg(tiny_model()), "");
+    assert!(output.starts_with(PROMPT) && output.len() > PROMPT.len() + 60, "{output}");
+}
+
+#[test]
+fn generate_streams_and_profiles() {
+    let generate = Program::example("generate");
+    let model = tiny_model();
+    let command = || {
+        let mut command = generate.command();
+        command.arg("--model").arg(&model).args(["--prompt", PROMPT, "-n", "20"]);
+        command
+    };
+    let plain = expect_success(&mut command(), "");
+    assert!(plain.ends_with('\n') && plain.len() > 20, "{plain}");
+    let echo = expect_success(command().arg("--echo"), "");
+    assert_eq!(echo, format!("{PROMPT}{plain}"));
+    assert_eq!(expect_success(command().args(["--isa", "scalar", "--threads", "3"]), ""), plain);
+    assert_eq!(expect_success(command().args(["--temp", "0.9", "--top-k", "1"]), ""), plain);
+
+    let profiled = run(command().arg("--profile"), "");
+    let table = text(&profiled.stderr);
+    assert!(profiled.status.success() && text(&profiled.stdout) == plain, "{table}");
+    for row in ["prompt tokens", "generated tokens", "prefill latency", "decode latency", "tokens/s", "KiB per token"] {
+        assert!(table.contains(row), "{row}: {table}");
+    }
+    for row in ["matmul", "attention", "rms_norm", "rope", "swiglu", "sampling", "forward pass"] {
+        let line = table.lines().find(|line| line.starts_with(row)).unwrap_or_else(|| panic!("{row}: {table}"));
+        assert!(line.contains('%'), "{line}");
+    }
+
+    let seeded = |seed: &str| expect_success(command().args(["--temp", "1.3", "--seed", seed]), "");
+    assert_eq!(seeded("7"), seeded("7"));
+    assert_ne!(seeded("7"), seeded("8"));
+}
+
+#[test]
+fn generate_says_what_is_wrong() {
+    let generate = Program::example("generate");
+    let model = tiny_model().display().to_string();
+    let command = |arguments: &[&str]| {
+        let output = run(generate.command().args(arguments), "");
+        (output.status.code(), text(&output.stderr))
+    };
+    for (arguments, word) in [
+        (&["--prompt", "x"][..], "--model"),
+        (&["--model", &model], "--prompt"),
+        (&["--model"], "--model"),
+        (&["--model", &model, "--prompt", "x", "--frobnicate"], "--frobnicate"),
+        (&["--model", &model, "--prompt", "x", "extra"], "extra"),
+        (&["--model", &model, "--prompt", "x", "-n", "many"], "-n"),
+        (&["--model", &model, "--prompt", "x", "-n", "-1"], "-n"),
+        (&["--model", &model, "--prompt", "x", "--temp", "1.0x"], "--temp"),
+        (&["--model", &model, "--prompt", "x", "--seed", ""], "--seed"),
+        (&["--model", &model, "--prompt", "x", "--isa", "sse9"], "--isa"),
+    ] {
+        let (code, message) = command(arguments);
+        assert_eq!(code, Some(2), "{message}");
+        assert!(message.contains(word), "{word}: {message}");
+    }
+    for (arguments, words) in [
+        (&["--model", "/no/such", "--prompt", "x"][..], ["RIE_ERR_IO", "/no/such"]),
+        (&["--model", &model, "--prompt", ""], ["RIE_ERR_STATE", "no tokens"]),
+        (&["--model", &model, "--prompt", "x", "--top-p", "7"], ["RIE_ERR_INVALID_ARGUMENT", "--top-p"]),
+        (&["--model", &model, "--prompt", "x", "--tokenizer", "/no"], ["RIE_ERR_IO", "/no"]),
+    ] {
+        let (code, message) = command(arguments);
+        assert_eq!(code, Some(1), "{message}");
+        assert!(words.iter().all(|w| message.contains(w)), "{words:?}: {message}");
+    }
+    let help = expect_success(generate.command().arg("--help"), "");
+    assert!(help.starts_with("Usage: generate --model"), "{help}");
+}
+
+#[test]
+fn generate_ends_cleanly_on_an_interrupt() {
+    let output = run(
+        Command::new("sh").arg("-c").arg(
+            r#""$0" --model "$1" --prompt "Once" -n 100000 & p=$!; sleep 1; kill -INT $p; wait $p; echo "status $?""#,
+        )
+        .arg(Program::example("generate").path())
+        .arg(tiny_model()),
+        "",
+    );
+    let printed = text(&output.stdout);
+    assert!(printed.ends_with("status 130\n"), "{printed}\n{}", text(&output.stderr));
+    assert!(printed.len() > 40, "{printed}");
+}
+
+#[test]
+fn inspect_prints_a_table() {
+    let inspect = Program::example("inspect");
+    let table = expect_success(inspect.command().arg("--model").arg(case("bf16")), "");
+    for words in [
+        &["architecture", "LlamaForCausalLM"][..],
+        &["parameters"],
+        &["BF16", "tensors", "parameters", "kB"],
+        &["hidden_size", "24"],
+        &["rope.theta", "10000"],
+        &["model.embed_tokens.weight", "BF16", "[97, 24]"],
+        &["model.norm.weight", "BF16", "[24]"],
+    ] {
+        assert!(table.lines().any(|line| words.iter().all(|w| line.contains(w))), "{words:?}: {table}");
+    }
+    let column = |line: &str| line.find("BF16").unwrap_or_default();
+    let mut rows = table.lines().filter(|line| line.starts_with("model.")).map(column);
+    let first = rows.next().expect("tensors");
+    assert!(rows.all(|c| c == first), "{table}");
+
+    let json = expect_success(inspect.command().arg("--json").arg("--model").arg(case("sharded")), "");
+    let value: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(value["files"].as_array().map(Vec::len), Some(2));
+    assert_eq!(run(&mut inspect.command(), "").status.code(), Some(2));
+    assert_eq!(run(inspect.command().args(["--model", "/no/such"]), "").status.code(), Some(1));
+}
+
+/// The header's own extent says how much a file of weights holds, so that a sparse one costs nothing to describe.
+#[test]
+fn inspect_reads_no_weights() {
+    let dir = scratch("sparse");
+    copy_dir(&case("bf16"), &dir);
+    let huge = 1u64 << 40;
+    let header = format!(r#"{{"x":{{"dtype":"U8","shape":[{huge}],"data_offsets":[0,{huge}]}}}}"#);
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    let path = dir.join("model.safetensors");
+    std::fs::write(&path, &bytes).expect("a header");
+    let file = std::fs::OpenOptions::new().write(true).open(&path).expect("the file");
+    file.set_len(bytes.len() as u64 + huge).expect("a sparse file");
+    let table = expect_success(Program::example("inspect").command().arg("--model").arg(&dir), "");
+    assert!(table.contains("1.1 TB"), "{table}");
+    std::fs::remove_dir_all(&dir).expect("removed");
+}
+
+#[test]
+#[ignore = "valgrind is slow; CI runs it"]
+fn no_errors_and_no_leaks_under_valgrind() {
+    let model = tiny_model();
+    let prompt = ["--prompt", "Rust is", "-n", "3", "--threads", "2", "--profile", "--temp", "0.8"];
+    expect_success(Program::example("minimal").valgrind().arg(&model), "");
+    expect_success(Program::example("generate").valgrind().arg("--model").arg(&model).args(prompt), "");
+    expect_success(Program::example("inspect").valgrind().arg("--model").arg(&model), "");
+    expect_success(Program::test("bad_handles").valgrind().arg(case("padded_vocab")), "");
+    expect_success(Program::test("bad_input").valgrind().arg(case("padded_vocab")), "");
+    expect_success(Program::test("roundtrip").valgrind().arg(case("padded_vocab")).arg(case("base")), "");
+}

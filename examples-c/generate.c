@@ -61,7 +61,7 @@ static void catch_interrupt(void) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_handler = on_interrupt;
-    action.sa_flags = (int)SA_RESETHAND; /* the second one has its usual effect */
+    action.sa_flags = (int)(SA_RESETHAND | SA_RESTART); /* the second one has its usual effect */
     sigaction(SIGINT, &action, NULL);
 }
 
@@ -227,7 +227,7 @@ static void emit(rie_text_stream *stream, rie_token token, int show, rie_error *
 
 /* Evaluates the prompt in portions that take a fraction of a second each, so that Ctrl-C is heard soon. */
 static void prefill(rie_session *session, size_t total, rie_error *error) {
-    size_t portion = 16;
+    size_t portion = 32;
     rie_status status = RIE_PENDING;
     while (status == RIE_PENDING && !interrupted) {
         const double start = now();
@@ -237,7 +237,7 @@ static void prefill(rie_session *session, size_t total, rie_error *error) {
         }
         check(status, "evaluating the prompt", error);
         show_progress("reading the prompt", (uint64_t)get_int(session, RIE_INFO_EVALUATED, error), total);
-        if (now() - start < 0.1) {
+        if (now() - start < 0.25) {
             portion *= 2;
         }
     }
@@ -297,7 +297,7 @@ int main(int argc, char **argv) {
     emit(stream, -1, 1, error);
     putchar('\n');
     if (s.profile) {
-        print_profile(stderr, session, sampler, &times, error);
+        print_profile(stderr, session, s.temperature > 0 ? sampler : NULL, &times, error);
     }
 
     rie_free(stream);

@@ -8,43 +8,55 @@
 
 #include "rie.h"
 
-static void check(rie_status status, const rie_error *error) {
+static rie_error *error;
+
+static void check(rie_status status) {
     if (status < 0) {
         fprintf(stderr, "minimal: %s: %s\n", rie_status_name(status), rie_error_message(error));
         exit(1);
     }
 }
 
+/* Prints the text that a token settles; -1 is the end. */
+static void print(rie_text_stream *stream, rie_token token) {
+    char text[1024];
+    size_t length = 0;
+    check(rie_text_stream_push(stream, token, text, sizeof text, &length, error));
+    fwrite(text, 1, length, stdout);
+    fflush(stdout);
+}
+
 int main(int argc, char **argv) {
     const char *prompt = "Rust is a systems programming language that";
-    const char *path = argc == 2 ? argv[1] : "";
-    rie_error *error = rie_error_new();
     rie_model *model = NULL;
     rie_session *session = NULL;
     rie_text_stream *stream = NULL;
-    rie_token tokens[256];
+    rie_token tokens[64], token = 0;
     size_t count = 0;
+    if (argc != 2) {
+        fprintf(stderr, "usage: minimal MODEL_DIRECTORY\n");
+        return 2;
+    }
 
-    check(rie_model_load(path, NULL, &model, error), error);
-    check(rie_tokenize(model, prompt, strlen(prompt), RIE_TEXT_ADD_SPECIAL, tokens, 256, &count, error), error);
-    check(rie_session_new(model, NULL, &session, error), error);
-    check(rie_session_append(session, tokens, count, error), error);
-    check(rie_text_stream_new(model, RIE_TEXT_SKIP_SPECIAL, &stream, error), error);
+    error = rie_error_new();
+    check(rie_model_load(argv[1], NULL, &model, error));
+    check(rie_session_new(model, NULL, &session, error));
+    check(rie_text_stream_new(model, RIE_TEXT_SKIP_SPECIAL, &stream, error));
 
-    printf("%s", prompt);
+    check(rie_tokenize(model, prompt, strlen(prompt), RIE_TEXT_ADD_SPECIAL, tokens, 64, &count, error));
+    check(rie_session_append(session, tokens, count, error));
+    for (size_t i = 0; i < count; i++) {
+        print(stream, tokens[i]);
+    }
     for (int i = 0; i < 60; i++) {
-        rie_token token = 0;
-        char text[1024];
-        size_t length = 0;
-        rie_status status = rie_decode_step(session, NULL, &token, error);
-        check(status, error);
+        rie_status status = rie_decode_step(session, NULL, &token, error); /* NULL: always the likeliest token */
+        check(status);
         if (status == RIE_END) {
             break;
         }
-        check(rie_text_stream_push(stream, token, text, sizeof text, &length, error), error);
-        fwrite(text, 1, length, stdout);
-        fflush(stdout);
+        print(stream, token);
     }
+    print(stream, -1);
     printf("\n");
 
     rie_free(stream);

@@ -94,7 +94,9 @@ void print_profile(FILE *out, const rie_session *session, const rie_sampler *sam
     const int64_t kv_bytes = get_int(session, RIE_INFO_KV_BYTES, error);
     fprintf(out, "\n%-18s %10zu\n", "prompt tokens", times->prompt_tokens);
     fprintf(out, "%-18s %10zu\n", "generated tokens", times->generated_tokens);
-    fprintf(out, "%-18s %10" PRId64 "\n", "seed", get_int(sampler, RIE_INFO_SEED, error));
+    if (sampler != NULL) {
+        fprintf(out, "%-18s %" PRId64 "\n", "seed", get_int(sampler, RIE_INFO_SEED, error));
+    }
     fprintf(out, "%-18s %10.2f ms to the first token\n", "prefill latency", times->prefill * 1e3);
     if (times->decode_steps > 0) {
         fprintf(out, "%-18s %10.2f ms per token\n", "decode latency", times->decode * 1e3 / (double)times->decode_steps);

@@ -14,6 +14,7 @@ struct times {
     size_t decode_steps; /* how many those were */
 };
 
+/* `sampler` NULL: greedy, without a seed to speak of. */
 void print_profile(FILE *out, const rie_session *session, const rie_sampler *sampler, const struct times *times,
                    rie_error *error);
 

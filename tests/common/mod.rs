@@ -4,7 +4,6 @@
 
 pub mod parity;
 
-use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -154,8 +153,6 @@ pub fn text(bytes: impl AsRef<[u8]>) -> String {
 pub fn copy_dir(from: &Path, to: &Path) {
     for entry in std::fs::read_dir(from).unwrap_or_else(|e| panic!("{}: {e}", from.display())) {
         let entry = entry.expect("a directory entry");
-        if entry.path().extension() != Some(OsStr::new("py")) {
-            std::fs::copy(entry.path(), to.join(entry.file_name())).expect("a copied file");
-        }
+        std::fs::copy(entry.path(), to.join(entry.file_name())).expect("a copied file");
     }
 }

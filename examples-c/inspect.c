@@ -237,5 +237,8 @@ int main(int argc, char **argv) {
         print_model(text, length);
     }
     free(text);
-    return fflush(stdout) == 0 ? 0 : EXIT_ERROR;
+    if (fflush(stdout) != 0) {
+        fail("stdout: cannot write");
+    }
+    return 0;
 }

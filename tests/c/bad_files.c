@@ -326,6 +326,16 @@ static void damaged_config(void) {
     restore();
 }
 
+/* JSON, but no tokenizer. */
+static void no_tokenizer(void) {
+    static const char *const texts[] = {"{}", "{\"model\": {}}", "{\"model\": {\"type\": \"BPE\", \"vocab\": 7}}",
+                                        "{\"model\": {\"type\": \"NoSuchModel\", \"vocab\": {}, \"merges\": []}}"};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        write_text(dir, "tokenizer.json", texts[i]);
+        EXPECT(try_model() < 0 && strstr(rie_error_message(error), "tokenizer.json") != NULL);
+    }
+}
+
 /* ---- Files that are not there, or something else ---- */
 
 static void missing_files(void) {
@@ -379,6 +389,7 @@ int main(int argc, char **argv) {
     no_json("generation_config.json");
     remove_file(dir, "generation_config.json");
     no_json("tokenizer.json");
+    no_tokenizer();
     remove_file(dir, "tokenizer.json");
     damaged_config();
     missing_files();

@@ -105,6 +105,25 @@ static void null_in_sampling_calls(void) {
     EXPECT(token == 7);
 }
 
+/* Counts that no object can have, and pointers that their type cannot have: refused before anything is touched. */
+static void impossible_arrays(void) {
+    rie_token tokens[4] = {72, 101};
+    float floats[4];
+    char buf[8];
+    size_t len = 7;
+    const rie_token *crooked = (const rie_token *)(const void *)((const char *)tokens + 1);
+    EXPECT_STATUS(rie_session_append(session, tokens, SIZE_MAX, error), BAD, error, "tokens");
+    EXPECT_STATUS(rie_session_append(session, tokens, SIZE_MAX / 4, error), BAD, error, "tokens");
+    EXPECT_STATUS(rie_session_append(session, crooked, 1, error), BAD, error, "tokens");
+    EXPECT_STATUS(rie_session_score(session, tokens, SIZE_MAX, floats, error), BAD, error, "tokens");
+    EXPECT_STATUS(rie_session_logits(session, floats, SIZE_MAX, error), BAD, error, "buf");
+    EXPECT_STATUS(rie_tokenize(model, "a", SIZE_MAX, 0, tokens, 4, &len, error), BAD, error, "text");
+    EXPECT_STATUS(rie_tokenize(model, "a", 1, 0, tokens, SIZE_MAX, &len, error), BAD, error, "buf");
+    EXPECT_STATUS(rie_detokenize(model, tokens, SIZE_MAX, 0, buf, 8, &len, error), BAD, error, "tokens");
+    EXPECT_STATUS(rie_text_stream_push(stream, 72, buf, SIZE_MAX, &len, error), BAD, error, "buf");
+    EXPECT(len == 7 && tokens[0] == 72);
+}
+
 /* Where NULL is allowed, it is harmless. */
 static void null_where_it_is_fine(void) {
     size_t len = 7;
@@ -262,6 +281,7 @@ int main(int argc, char **argv) {
     null_in_text_calls();
     null_in_session_calls();
     null_in_sampling_calls();
+    impossible_arrays();
     null_where_it_is_fine();
     wrong_kinds();
     foreign_handles();

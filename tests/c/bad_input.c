@@ -258,6 +258,18 @@ static void context_exceeded(void) {
     rie_free(session);
 }
 
+/* A huge context costs nothing until it is used. */
+static void huge_context(void) {
+    rie_session *session = new_session(INT32_MAX);
+    const rie_token prompt[] = {72, 101};
+    rie_token token = -7;
+    EXPECT(info(session, RIE_INFO_CONTEXT) == INT32_MAX);
+    EXPECT_STATUS(rie_session_append(session, prompt, 2, error), RIE_OK, error, NULL);
+    EXPECT(rie_decode_step(session, NULL, &token, error) >= 0 && token >= 0);
+    EXPECT(info(session, RIE_INFO_KV_BYTES) < 1000000);
+    rie_free(session);
+}
+
 /* No token left to choose is an error, and the random stream stays where it was. */
 static void everything_forbidden(rie_session *session) {
     rie_sampler *sampler = NULL;
@@ -293,6 +305,7 @@ int main(int argc, char **argv) {
     token_ids(session);
     nothing_to_evaluate();
     context_exceeded();
+    huge_context();
     everything_forbidden(session);
 
     float *after = logits(session, vocab, error);

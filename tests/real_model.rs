@@ -2,6 +2,8 @@
 //!
 //! `RIE_TEST_SMOLLM2` names the directory that tests/golden/smollm2.py made, with f32/ and bf16/ in it.
 
+#![expect(clippy::print_stdout, reason = "how close each comparison came is worth reading")]
+
 mod common;
 
 use common::parity::{Greedy, floats, greedy, score, tokenize};

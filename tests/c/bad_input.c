@@ -75,7 +75,7 @@ static void float_option(int32_t key, double value, const char *word) {
 static void options(void) {
     const double nan_value = (double)NAN, infinite = (double)INFINITY;
     int_option(9999, 1, RIE_ERR_UNSUPPORTED, "9999");
-    int_option(RIE_OPT_TOP_P, 1, RIE_ERR_UNSUPPORTED, "");
+    int_option(RIE_OPT_TOP_P, 1, BAD, "rie_options_set_float");
     int_option(RIE_OPT_THREADS, -1, BAD, "-1");
     int_option(RIE_OPT_ISA, 77, BAD, "77");
     int_option(RIE_OPT_CONTEXT, -1, BAD, "-1");

@@ -16,7 +16,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
 /// Most threads a team can have.
-pub const MAX_THREADS: usize = 256;
+pub const MAX_THREADS: usize = 1024;
 
 /// Tries in each way of waiting: a pause of the core, then handing the core to others, then the condition variable.
 const SPINS: u32 = 2_000;

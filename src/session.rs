@@ -142,7 +142,11 @@ impl Session {
         let before = self.evaluated;
         let result = self.score_rest(context, &tokens[1..], &mut logprobs[1..]);
         self.kv.truncate(before);
-        result
+        result?;
+        match logprobs.iter().position(|p| p.is_nan()) {
+            None => Ok(()),
+            Some(i) => Err(err!(Numeric, "token {i}: its log-probability is not a number: the logits hold NaN")),
+        }
     }
 
     fn score_rest(&mut self, mut inputs: &[u32], mut targets: &[u32], mut logprobs: &mut [f32]) -> Result<()> {

@@ -142,7 +142,8 @@ fn greedy_tokens_equal_pytorch() {
     for case in cases() {
         let golden = golden(&case);
         let dir = cases_dir().join(&case);
-        let (_, tokens) = greedy(&mut session(&load(&dir, &LoadOptions::default()), 0), &golden.ids, golden.greedy.len());
+        let (_, tokens) =
+            greedy(&mut session(&load(&dir, &LoadOptions::default()), 0), &golden.ids, golden.greedy.len());
         // A margin that the tolerance could swallow would make the rest meaningless; the generator avoids it.
         assert!(golden.margins.iter().all(|&m| m > 20.0 * 5e-5), "{case}: {:?}", golden.margins);
         assert_eq!(tokens, golden.greedy, "{case}");

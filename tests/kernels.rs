@@ -186,9 +186,13 @@ fn conversions_are_exact_or_round_to_nearest_even() {
 #[test]
 fn attention_over_tiles() {
     let mut values = Values(4);
-    for (head_dim, rows, dtype) in
-        [(2usize, 1usize, DType::F32), (10, 3, DType::F32), (64, 4, DType::F16), (12, 9, DType::F16), (80, 5, DType::F32)]
-    {
+    for (head_dim, rows, dtype) in [
+        (2usize, 1usize, DType::F32),
+        (10, 3, DType::F32),
+        (64, 4, DType::F16),
+        (12, 9, DType::F16),
+        (80, 5, DType::F32),
+    ] {
         let padded = head_dim.next_multiple_of(8);
         let tiles = 3;
         let keys: Vec<_> = (0..tiles).map(|_| encode(dtype, &values.vec(head_dim * TILE_KEYS))).collect();
@@ -203,8 +207,7 @@ fn attention_over_tiles() {
             states.chunks_exact_mut(len).for_each(clear_state);
             for t in 0..tiles {
                 let tile = KvTile { dtype, keys: &keys[t], values: &rows_of_values[t], head_dim };
-                let visible: Vec<_> =
-                    (0..rows).map(|r| seen(r).saturating_sub(t * TILE_KEYS).min(TILE_KEYS)).collect();
+                let visible: Vec<_> = (0..rows).map(|r| seen(r).saturating_sub(t * TILE_KEYS).min(TILE_KEYS)).collect();
                 let mut partials = vec![f32::NAN; rows * len];
                 tier.attend(tile, scale, &q, &visible, &mut partials);
                 for (state, partial) in states.chunks_exact_mut(len).zip(partials.chunks_exact(len)) {
@@ -218,16 +221,16 @@ fn attention_over_tiles() {
             out
         };
         let expected = run(scalar());
-        let key = |t: usize, d: usize, j: usize| {
-            f64::from(dtype.decode(&keys[t][(d * TILE_KEYS + j) * dtype.size()..]))
-        };
+        let key =
+            |t: usize, d: usize, j: usize| f64::from(dtype.decode(&keys[t][(d * TILE_KEYS + j) * dtype.size()..]));
         let value = |t: usize, d: usize, j: usize| {
             f64::from(dtype.decode(&rows_of_values[t][(j * padded + d) * dtype.size()..]))
         };
         for r in 0..rows {
             let weights: Vec<f64> = (0..seen(r))
                 .map(|j| {
-                    let dot = (0..head_dim).map(|d| key(j / TILE_KEYS, d, j % TILE_KEYS) * f64::from(q[r * head_dim + d]));
+                    let dot =
+                        (0..head_dim).map(|d| key(j / TILE_KEYS, d, j % TILE_KEYS) * f64::from(q[r * head_dim + d]));
                     (dot.sum::<f64>() * f64::from(scale)).exp()
                 })
                 .collect();

@@ -402,7 +402,7 @@ fn hostile_files_are_errors_not_panics() {
 
 fn smollm2() -> (Arc<Tokenizer>, tokenizers::Tokenizer) {
     let directory = std::env::var("RIE_TEST_SMOLLM2").expect("RIE_TEST_SMOLLM2: the directory of SmolLM2");
-    let path = PathBuf::from(directory).join("tokenizer.json");
+    let path = PathBuf::from(directory).join("bf16/tokenizer.json");
     let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let theirs = tokenizers::Tokenizer::from_bytes(&bytes).unwrap();
     (Arc::new(Tokenizer::parse(&path.to_string_lossy(), &bytes).unwrap()), theirs)

@@ -98,7 +98,7 @@ impl<T: Copy> Buffer<T> {
     /// Whether `n` elements fit; the error says how many are needed.
     pub fn expect(&self, n: usize) -> Result<()> {
         if n > self.cap {
-            bail!(BufferTooSmall, "{}: {n} elements needed, {} given", self.arg, self.cap);
+            bail!(BufferTooSmall, "{}: {n} elements needed, room for {} given", self.arg, self.cap);
         }
         Ok(())
     }
@@ -134,5 +134,62 @@ impl<T: Copy> SizedBuffer<T> {
     pub fn fill(&self, data: &[T]) -> Result<()> {
         self.len.write(data.len());
         self.buffer.fill(data)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Status;
+    use std::ptr::{dangling, null, null_mut};
+
+    #[test]
+    fn arrays_are_checked_before_they_are_read() {
+        let data = [1i32, 2, 3];
+        // SAFETY: `data` has three elements.
+        assert_eq!(unsafe { slice(data.as_ptr(), 3, "a") }, Ok(&data[..]));
+        // SAFETY: nothing is read of an empty array.
+        assert_eq!(unsafe { slice::<i32>(null(), 0, "a") }, Ok(&[][..]));
+        let refused = |ptr: *const i32, n| {
+            // SAFETY: refused before anything is read.
+            let e = unsafe { slice(ptr, n, "a") }.unwrap_err();
+            assert_eq!(e.status, Status::InvalidArgument);
+            e.message
+        };
+        assert_eq!(refused(null(), 1), "a: NULL");
+        assert!(refused(dangling::<u8>().wrapping_add(1).cast(), 1).starts_with("a: expected a multiple of 4"));
+        assert!(refused(data.as_ptr(), usize::MAX / 8 + 1).contains("exceed the address space"));
+    }
+
+    #[test]
+    fn text_is_utf8() {
+        let bytes = b"ab\xffc\0";
+        // SAFETY: four readable bytes; NUL-terminated.
+        let (counted, path) = unsafe { (text(bytes.as_ptr().cast(), 4, "t"), c_str(bytes.as_ptr().cast(), "p")) };
+        assert_eq!(counted.unwrap_err().message, "t: invalid UTF-8 at byte 2 of 4 (0xff)");
+        assert_eq!(path.unwrap_err().status, Status::Utf8);
+        // SAFETY: two readable bytes.
+        assert_eq!(unsafe { text(bytes.as_ptr().cast(), 2, "t") }, Ok("ab"));
+    }
+
+    #[test]
+    fn too_small_a_buffer_reports_the_length_and_stays() {
+        let (mut room, mut len) = ([7u8; 4], 0);
+        // SAFETY: both are writable.
+        let buffer = unsafe { SizedBuffer::new(room.as_mut_ptr(), 4, &mut len) }.unwrap();
+        assert_eq!(buffer.fill(b"12345").unwrap_err().status, Status::BufferTooSmall);
+        assert_eq!((room, len), ([7; 4], 5));
+        // SAFETY: both are writable.
+        let buffer = unsafe { SizedBuffer::new(room.as_mut_ptr(), 4, &mut len) }.unwrap();
+        buffer.fill(b"123").unwrap();
+        assert_eq!((room, len), (*b"123\x07", 3));
+        // SAFETY: no room is given; `len` is writable.
+        let buffer = unsafe { SizedBuffer::<u8>::new(null_mut(), 0, &mut len) }.unwrap();
+        buffer.fill(b"").unwrap();
+        assert_eq!(len, 0);
+        // SAFETY: refused before anything is written.
+        assert!(unsafe { SizedBuffer::<u8>::new(null_mut(), 1, &mut len) }.is_err());
+        // SAFETY: refused before anything is written.
+        assert!(unsafe { SizedBuffer::new(room.as_mut_ptr(), 4, null_mut()) }.is_err());
     }
 }

@@ -4,7 +4,6 @@ use super::error::rie_error;
 use super::exclusive::Exclusive;
 use super::options::{self, rie_options};
 use super::raw::Out;
-use super::text::id_in;
 use super::{guard, handle, rie_status, rie_token};
 use crate::bail;
 use crate::sampler::Sampler;
@@ -54,7 +53,7 @@ pub unsafe extern "C" fn rie_sampler_set_bias(
 ) -> rie_status {
     guard::call("rie_sampler_set_bias", err, || {
         let sampler = handle::get::<SamplerObject>(sampler, "sampler")?;
-        let id = id_in(token, i32::MAX as usize).map_err(|e| e.at("token"))?;
+        let Ok(id) = u32::try_from(token) else { bail!(Token, "token: expected an id from 0 on, found {token}") };
         if bias.is_nan() || bias == f32::INFINITY {
             bail!(InvalidArgument, "bias: expected a finite number or minus infinity, found {bias}");
         }

@@ -158,7 +158,7 @@ fn check_flags(flags: u32, known: u32) -> Result<()> {
 }
 
 /// A token id within the vocabulary.
-pub fn id_in(token: rie_token, vocab: usize) -> Result<u32> {
+fn id_in(token: rie_token, vocab: usize) -> Result<u32> {
     match u32::try_from(token) {
         Ok(id) if (id as usize) < vocab => Ok(id),
         _ => bail!(Token, "{token} is outside the vocabulary of {vocab} tokens"),

@@ -8,7 +8,9 @@
 //! Every sum has one documented order (see the two files), and each lane operation is one IEEE 754 operation, so all
 //! tiers give the same bits. `tests/kernels.rs` compares each supported tier with the scalar one and with f64.
 
+#[expect(clippy::needless_range_loop, reason = "indices name the lane, row and token of several arrays at once")]
 mod attention;
+#[expect(clippy::needless_range_loop, reason = "indices name the lane, row and token of several arrays at once")]
 mod float;
 mod lanes;
 mod scalar;
@@ -33,18 +35,21 @@ pub const TILE_KEYS: usize = 64;
 const CACHE_BYTES: usize = 224 * 1024;
 
 type PerType<F> = [F; DType::ALL.len()];
+type Gemv = unsafe fn([*const u8; 4], usize, usize, *const f32, [*mut f32; 4]);
+type MatrixTile = unsafe fn(*const f32, *const f32, usize, *mut f32, (bool, bool), *mut f32, usize);
+type Attend = unsafe fn(Tile, *const f32, usize, *const usize, *mut f32);
 
 /// The kernels of one tier. Private function pointers whose safety contracts the methods check.
 pub struct Kernels {
     name: &'static str,
-    gemv: PerType<unsafe fn([*const u8; 4], usize, usize, *const f32, [*mut f32; 4])>,
+    gemv: PerType<Gemv>,
     pack: PerType<unsafe fn(*const u8, usize, *mut f32, usize)>,
-    tile: unsafe fn(*const f32, *const f32, usize, *mut f32, (bool, bool), *mut f32, usize),
+    tile: MatrixTile,
     rms_norm: unsafe fn(*const f32, *const f32, usize, f32, *mut f32),
     swiglu: unsafe fn(*const f32, *const f32, usize, *mut f32),
     widen: PerType<unsafe fn(*const u8, usize, *mut f32)>,
     narrow_f16: unsafe fn(*const f32, usize, *mut u8),
-    attend: PerType<unsafe fn(Tile, *const f32, usize, *const usize, *mut f32)>,
+    attend: PerType<Attend>,
     merge: unsafe fn(*mut f32, *const f32, usize),
 }
 

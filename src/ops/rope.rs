@@ -117,8 +117,8 @@ fn yarn(rope: &Rope, head_dim: usize, inv_freq: &mut [f32]) {
     }
 }
 
-/// Rotates one head in place: the pair (x[i], x[i + d/2]) by the angle i. Product and sum are rounded separately, as
-/// in Hugging Face.
+/// Rotates one head in place: the pair (`x[i]`, `x[i + d/2]`) by the angle i. Product and sum are rounded separately,
+/// as in Hugging Face.
 pub fn rotate(head: &mut [f32], cos: &[f32], sin: &[f32]) {
     let (first, second) = head.split_at_mut(cos.len());
     for (((a, b), cos), sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {

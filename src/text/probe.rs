@@ -29,6 +29,8 @@ struct File {
 #[derive(Deserialize)]
 #[serde(expecting = "a model: an object")]
 struct Model {
+    #[serde(default, rename = "type")]
+    kind: Option<String>,
     #[serde(default)]
     vocab: Longest,
     #[serde(default)]
@@ -37,8 +39,17 @@ struct Model {
     continuing_subword_prefix: Option<String>,
 }
 
+/// The type of the model.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    /// The file says BPE.
+    Bpe,
+    /// It says something else or, as old files do, nothing.
+    Other,
+}
+
 /// Checks `bytes`; an error doesn't name the file.
-pub(super) fn probe(bytes: &[u8]) -> Result<()> {
+pub(super) fn probe(bytes: &[u8]) -> Result<Kind> {
     let file: File = serde_json::from_slice(bytes).map_err(|e| err!(Format, "not a tokenizer: {e}"))?;
     let mut templates = 0;
     for (name, section) in [
@@ -53,7 +64,7 @@ pub(super) fn probe(bytes: &[u8]) -> Result<()> {
         bail!(Format, "post_processor: {templates} TemplateProcessing, expected at most one");
     }
     // BPE joins the two parts of a merge in a buffer of the longest token's size
-    let Model { vocab, merges, continuing_subword_prefix } = file.model;
+    let Model { kind, vocab, merges, continuing_subword_prefix } = file.model;
     if merges.0 > vocab.0 {
         bail!(
             Format,
@@ -66,7 +77,7 @@ pub(super) fn probe(bytes: &[u8]) -> Result<()> {
     if merges.0 > 0 && continuing_subword_prefix.is_some_and(|prefix| !prefix.is_empty()) {
         bail!(Unsupported, "model.continuing_subword_prefix: a BPE model with such a prefix is not supported");
     }
-    Ok(())
+    Ok(if kind.as_deref() == Some("BPE") { Kind::Bpe } else { Kind::Other })
 }
 
 fn component(value: &Value, depth: usize, templates: &mut usize) -> Result<()> {

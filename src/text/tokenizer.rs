@@ -1,15 +1,18 @@
 //! `tokenizer.json`, by the `tokenizers` crate.
 
 use super::decoder::Plan;
-use super::probe::probe;
+use super::probe::{Kind, probe};
 use crate::err;
 use crate::error::Result;
 use crate::panic::quietly;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use std::collections::HashMap;
 use std::fmt;
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tokenizers::models::bpe::BPE;
 use tokenizers::models::{ModelWrapper, TrainerWrapper};
 use tokenizers::{
     DecoderWrapper, Model, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, Token, TokenizerImpl,
@@ -39,12 +42,13 @@ impl Tokenizer {
     /// Parses `tokenizer.json`; `name` is used in messages. Its settings of truncation, padding and BPE dropout, which
     /// are for training, are dropped.
     pub fn parse(name: &str, bytes: &[u8]) -> Result<Tokenizer> {
-        probe(bytes).map_err(|e| e.at(name))?;
-        let mut parsing = quietly(|| serde_json::from_slice::<Inner>(bytes))
+        let parse = match probe(bytes).map_err(|e| e.at(name))? {
+            Kind::Bpe => read::<BPE>, // faster by a third: the crate's ModelWrapper first copies all of it into JSON values
+            Kind::Other => read::<ModelWrapper>,
+        };
+        let mut parsing = quietly(|| parse(bytes))
             .map_err(|_| err!(Format, "{name}: not a tokenizer: the crate that reads it panicked"))?
             .map_err(|e| err!(Format, "{name}: not a tokenizer: {e}"))?;
-        parsing.with_padding(None);
-        parsing.with_truncation(None).map_err(|e| err!(Format, "{name}: {e}"))?;
         parsing.set_encode_special_tokens(false);
         let mut plain = parsing.clone();
         plain.set_encode_special_tokens(true); // that is: encode them as if they were text
@@ -101,24 +105,45 @@ impl fmt::Debug for Tokenizer {
     }
 }
 
-type Inner = TokenizerImpl<Shared, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
+type Inner<M = ModelWrapper> =
+    TokenizerImpl<Shared<M>, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
 
-/// A model that two tokenizers can hold.
-#[derive(Clone)]
-struct Shared(Arc<ModelWrapper>);
+/// Reads a tokenizer whose model is an `M`; truncation and padding stay behind.
+fn read<M>(bytes: &[u8]) -> tokenizers::Result<Inner>
+where
+    M: DeserializeOwned + Into<ModelWrapper>,
+{
+    let read: Inner<M> = serde_json::from_slice(bytes)?;
+    let mut inner = Inner::new(Shared(read.get_model().0.clone(), PhantomData));
+    inner.with_normalizer(read.get_normalizer().cloned())?;
+    inner.with_pre_tokenizer(read.get_pre_tokenizer().cloned());
+    inner.with_post_processor(read.get_post_processor().cloned());
+    inner.with_decoder(read.get_decoder().cloned());
+    inner.with_added_vocabulary(read.get_added_vocabulary().clone());
+    Ok(inner)
+}
 
-impl<'de> Deserialize<'de> for Shared {
+/// A model that several tokenizers can hold, read as an `M`.
+struct Shared<M>(Arc<ModelWrapper>, PhantomData<fn() -> M>);
+
+impl<M> Clone for Shared<M> {
+    fn clone(&self) -> Self {
+        Shared(self.0.clone(), PhantomData)
+    }
+}
+
+impl<'de, M: Deserialize<'de> + Into<ModelWrapper>> Deserialize<'de> for Shared<M> {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        let mut model = ModelWrapper::deserialize(deserializer)?;
+        let mut model = M::deserialize(deserializer)?.into();
         if let ModelWrapper::BPE(bpe) = &mut model {
             bpe.dropout = None; // the same text gives the same tokens
             bpe.resize_cache(0); // it lives in each of the host's threads and outlives the model
         }
-        Ok(Shared(Arc::new(model)))
+        Ok(Shared(Arc::new(model), PhantomData))
     }
 }
 
-impl Model for Shared {
+impl<M> Model for Shared<M> {
     type Trainer = TrainerWrapper;
 
     fn tokenize(&self, sequence: &str) -> tokenizers::Result<Vec<Token>> {

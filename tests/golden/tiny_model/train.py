@@ -198,7 +198,7 @@ def muon(params, momenta, lr, wd=0.1):
         p.mul_(1 - lr * wd).add_(x.T if tall else x, alpha=-lr * 0.2 * math.sqrt(max(p.shape)))
 
 
-def train(model, data, minutes, ckpt):
+def train(model, data, minutes, ckpt, seed):
     """Random windows for `minutes` of wall clock. The learning rate follows
     the share of the time gone by, so that a run always ends annealed."""
     names, share = list(SOURCES), np.array([s for _, s in SOURCES.values()])
@@ -220,7 +220,7 @@ def train(model, data, minutes, ckpt):
     rest = [model.embed_tokens.weight] + [p for p in model.parameters() if p.dim() == 1]
     momenta = [torch.zeros_like(p) for p in mats]
     adamw = torch.optim.AdamW(rest, LR, betas=(0.9, 0.95), weight_decay=0.1)
-    rng, step, ema, start, done, saved = np.random.default_rng(0), 0, None, time.time(), 0.0, 0.0
+    rng, step, ema, start, done, saved = np.random.default_rng(seed), 0, None, time.time(), 0.0, 0.0
     while done < 1:
         done = min(1.0, (time.time() - start) / (60 * minutes))
         lr = LR * min(1, (step + 1) / 100) * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done)))
@@ -275,6 +275,7 @@ def main():
     ap.add_argument("--out", type=Path, default=Path("model"))
     ap.add_argument("--ckpt", type=Path, default=Path("checkpoint.pt"), help="written every four minutes")
     ap.add_argument("--resume", action="store_true", help="start from the checkpoint (--minutes 0: export it)")
+    ap.add_argument("--seed", type=int, default=0, help="of the order of the text; another one for each leg")
     a = ap.parse_args()
     torch.manual_seed(0)
     docs = extract(a.docs)
@@ -291,7 +292,7 @@ def main():
     if a.resume:
         model.load_state_dict(torch.load(a.ckpt))
     if a.minutes:
-        train(model, data, a.minutes, a.ckpt)
+        train(model, data, a.minutes, a.ckpt, a.seed)
     export(model, tok, a.out)
 
 

@@ -5,22 +5,25 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 step() { printf '\n== %s\n' "$*"; }
 
-# command:package pairs; installs the packages whose command is missing.
+install() {
+    local sudo=
+    [ "$(id -u)" -eq 0 ] || sudo=sudo
+    $sudo apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq "$@"
+}
+
+# Takes command:package pairs and installs the packages whose command is missing.
 need() {
     local missing=() pair
     for pair in "$@"; do
         command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
     done
-    [ ${#missing[@]} -eq 0 ] && return
-    local sudo=
-    [ "$(id -u)" -eq 0 ] || sudo=sudo
-    $sudo apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq "${missing[@]}"
+    [ ${#missing[@]} -eq 0 ] || install "${missing[@]}"
 }
 
 step "tools"
 need cc:gcc g++:g++ clang:clang make:make nm:binutils valgrind:valgrind python3:python3
-python3 -c 'import ensurepip' 2>/dev/null || { need no-ensurepip:python3-venv; }
+python3 -c 'import ensurepip, venv' 2>/dev/null || install python3-venv
 for component in fmt clippy; do
     cargo "$component" --version >/dev/null 2>&1 || rustup component add "${component/fmt/rustfmt}"
 done

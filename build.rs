@@ -18,7 +18,12 @@ fn main() {
     let _ = fs::remove_file(&generated);
     match header(&root.join("src/ffi")) {
         Ok(bindings) => {
-            bindings.write_to_file(&generated);
+            let mut header = Vec::new();
+            bindings.write(&mut header);
+            let header = parenthesize(&String::from_utf8_lossy(&header));
+            if let Err(e) = fs::write(&generated, header) {
+                println!("cargo:warning={}: {e}", generated.display());
+            }
             if env::var_os("RIE_UPDATE_HEADER").is_some() {
                 let committed = root.join("include/rie.h");
                 if let Err(e) = fs::copy(&generated, &committed) {
@@ -38,6 +43,15 @@ fn main() {
         Ok("macos") => println!("cargo:rustc-cdylib-link-arg=-Wl,-install_name,@rpath/librie.dylib"),
         _ => {}
     }
+}
+
+/// Negative constants in parentheses, so that they can stand behind any operator.
+fn parenthesize(header: &str) -> String {
+    let lines = header.lines().map(|line| match line.strip_prefix("#define ").and_then(|l| l.split_once(" -")) {
+        Some((name, value)) => format!("#define {name} (-{value})\n"),
+        None => format!("{line}\n"),
+    });
+    lines.collect()
 }
 
 fn header(ffi: &Path) -> Result<cbindgen::Bindings, String> {

@@ -96,93 +96,93 @@
 /**
  * Status: a NULL pointer, or a size or a value outside its documented range.
  */
-#define RIE_ERR_INVALID_ARGUMENT -1
+#define RIE_ERR_INVALID_ARGUMENT (-1)
 
 /**
  * Status: a handle that was freed, is not of this library, or is of another kind than the call expects.
  */
-#define RIE_ERR_HANDLE -2
+#define RIE_ERR_HANDLE (-2)
 
 /**
  * Status: the object is in use by a call in another thread; nothing was done.
  */
-#define RIE_ERR_BUSY -3
+#define RIE_ERR_BUSY (-3)
 
 /**
  * Status: a file cannot be opened or read.
  */
-#define RIE_ERR_IO -4
+#define RIE_ERR_IO (-4)
 
 /**
  * Status: a file is not what it should be: malformed SafeTensors, JSON or tokenizer.
  */
-#define RIE_ERR_FORMAT -5
+#define RIE_ERR_FORMAT (-5)
 
 /**
  * Status: `config.json` lacks a key or holds an impossible value.
  */
-#define RIE_ERR_CONFIG -6
+#define RIE_ERR_CONFIG (-6)
 
 /**
  * Status: a tensor is missing, misshapen or of a type that cannot be used.
  */
-#define RIE_ERR_TENSOR -7
+#define RIE_ERR_TENSOR (-7)
 
 /**
  * Status: well-formed, but outside what this version does: an architecture, a RoPE type, an unknown key.
  */
-#define RIE_ERR_UNSUPPORTED -8
+#define RIE_ERR_UNSUPPORTED (-8)
 
 /**
  * Status: the model has no tokenizer, or the tokenizer refused the text.
  */
-#define RIE_ERR_TOKENIZER -9
+#define RIE_ERR_TOKENIZER (-9)
 
 /**
  * Status: text or a path that is not valid UTF-8; the message gives the byte offset.
  */
-#define RIE_ERR_UTF8 -10
+#define RIE_ERR_UTF8 (-10)
 
 /**
  * Status: a token id outside the vocabulary; the message gives index, id and vocabulary size.
  */
-#define RIE_ERR_TOKEN -11
+#define RIE_ERR_TOKEN (-11)
 
 /**
  * Status: the buffer is too small; the needed size was reported and nothing was consumed.
  */
-#define RIE_ERR_BUFFER_TOO_SMALL -12
+#define RIE_ERR_BUFFER_TOO_SMALL (-12)
 
 /**
  * Status: the session's context is full; nothing was changed.
  */
-#define RIE_ERR_CONTEXT_FULL -13
+#define RIE_ERR_CONTEXT_FULL (-13)
 
 /**
  * Status: an allocation failed.
  */
-#define RIE_ERR_NO_MEMORY -14
+#define RIE_ERR_NO_MEMORY (-14)
 
 /**
  * Status: cancelled by the host (`rie_session_cancel`, or the progress function of a load).
  */
-#define RIE_ERR_CANCELLED -15
+#define RIE_ERR_CANCELLED (-15)
 
 /**
  * Status: NaN among the logits, or no token left to choose.
  */
-#define RIE_ERR_NUMERIC -16
+#define RIE_ERR_NUMERIC (-16)
 
 /**
  * Status: a defect of this library, with its text in the message. The object it hit answers `RIE_ERR_STATE` from
  * then on and can only be freed; all others go on working.
  */
-#define RIE_ERR_INTERNAL -17
+#define RIE_ERR_INTERNAL (-17)
 
 /**
  * Status: the call does not fit the object's state, such as the logits of an empty session.
  */
-#define RIE_ERR_STATE -18
+#define RIE_ERR_STATE (-18)
 
 /**
  * Option, int, count, 0 to 1024. Threads that compute for the model; 0 (default) = the physical cores that this

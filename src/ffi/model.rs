@@ -37,7 +37,7 @@ pub unsafe extern "C" fn rie_model_load(
 ) -> rie_status {
     guard::call("rie_model_load", err, || {
         // SAFETY: the host vouches for a NUL-terminated `path` and a writable `out`.
-        let (path, out) = unsafe { (raw::c_str(path, "path")?, Out::new(out, "out")?) };
+        let (path, out) = unsafe { (raw::path(path, "path")?, Out::new(out, "out")?) };
         let options = options::copy(options)?;
         let mut report = options.progress.map(|p| move |done, total| p.report(done, total));
         let progress = report.as_mut().map(|f| f as ProgressFn<'_>);
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn rie_inspect(
 ) -> rie_status {
     guard::call("rie_inspect", err, || {
         // SAFETY: the host vouches for a NUL-terminated `path`, `cap` writable bytes at `buf` and a writable `len`.
-        let (path, buf) = unsafe { (raw::c_str(path, "path")?, SizedBuffer::new(buf.cast(), cap, len)?) };
+        let (path, buf) = unsafe { (raw::path(path, "path")?, SizedBuffer::new(buf.cast(), cap, len)?) };
         let options = options::copy(options)?;
         let paths =
             SourcePaths { config: options.path(RIE_OPT_CONFIG_PATH), tokenizer: options.path(RIE_OPT_TOKENIZER_PATH) };

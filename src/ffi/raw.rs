@@ -41,7 +41,19 @@ pub unsafe fn text<'a>(ptr: *const c_char, n: usize, arg: &str) -> Result<&'a st
     utf8(unsafe { slice(ptr.cast::<u8>(), n, arg) }?, arg)
 }
 
-/// The NUL-terminated UTF-8 path or name at `ptr`.
+/// The NUL-terminated UTF-8 path at `ptr`, not empty.
+///
+/// # Safety
+/// As for [`c_str`].
+pub unsafe fn path<'a>(ptr: *const c_char, arg: &str) -> Result<&'a str> {
+    // SAFETY: the caller's contract is the same.
+    match unsafe { c_str(ptr, arg) }? {
+        "" => bail!(InvalidArgument, "{arg}: expected a path, found an empty text"),
+        path => Ok(path),
+    }
+}
+
+/// The NUL-terminated UTF-8 text at `ptr`.
 ///
 /// # Safety
 /// The host's contract: if not NULL, `ptr` is NUL-terminated and nobody writes there for `'a`.

@@ -27,12 +27,13 @@ static void paths(const char *path) {
     size_t len = 0;
     rie_model *none = NULL;
     EXPECT_STATUS(rie_model_load("/no/such/model", NULL, &none, error), RIE_ERR_IO, error, "/no/such/model");
-    EXPECT_STATUS(rie_model_load("", NULL, &none, error), RIE_ERR_IO, error, "");
     EXPECT_STATUS(rie_model_load("bad\xFFpath", NULL, &none, error), RIE_ERR_UTF8, error, "path");
+    EXPECT_STATUS(rie_model_load("", NULL, &none, error), RIE_ERR_INVALID_ARGUMENT, error, "an empty text");
     EXPECT_STATUS(rie_model_load("/dev/null", NULL, &none, error), RIE_ERR_FORMAT, error, "/dev/null");
     EXPECT_STATUS(rie_model_load("/usr", NULL, &none, error), RIE_ERR_IO, error, "/usr");
     EXPECT_STATUS(rie_inspect("/no/such/model", NULL, buf, sizeof buf, &len, error), RIE_ERR_IO, error, "/no/such/model");
     EXPECT_STATUS(rie_inspect("bad\xFFpath", NULL, buf, sizeof buf, &len, error), RIE_ERR_UTF8, error, "path");
+    EXPECT_STATUS(rie_inspect("", NULL, buf, sizeof buf, &len, error), RIE_ERR_INVALID_ARGUMENT, error, "an empty text");
 
     rie_options *options = rie_options_new();
     NEED(rie_options_set_str(options, RIE_OPT_TOKENIZER_PATH, "/no/such/tokenizer.json", error), error);

@@ -26,7 +26,7 @@ PROMPTS = ["Rust is a systems programming language that", "The borrow checker", 
 CFG = dict(vocab_size=3072, hidden_size=192, intermediate_size=512, num_hidden_layers=5,
            num_attention_heads=6, num_key_value_heads=2, head_dim=32, rope_theta=10000.0,
            rms_norm_eps=1e-5, max_position_embeddings=512)
-SEQ, BATCH, LR = 256, 12, 4e-3    # every fourth step takes 2 x SEQ and BATCH / 2
+SEQ, BATCH = 256, 12           # every fourth step takes 2 x SEQ and BATCH / 2
 
 # ---------------------------------------------------------------- 1. the text
 # Parts of rust-doc that are MIT OR Apache-2.0, and the share of the training
@@ -198,7 +198,7 @@ def muon(params, momenta, lr, wd=0.1):
         p.mul_(1 - lr * wd).add_(x.T if tall else x, alpha=-lr * 0.2 * math.sqrt(max(p.shape)))
 
 
-def train(model, data, minutes, ckpt, seed):
+def train(model, data, minutes, ckpt, seed, peak):
     """Random windows for `minutes` of wall clock. The learning rate follows
     the share of the time gone by, so that a run always ends annealed."""
     names, share = list(SOURCES), np.array([s for _, s in SOURCES.values()])
@@ -219,11 +219,11 @@ def train(model, data, minutes, ckpt, seed):
     mats = [p for p in model.layers.parameters() if p.dim() == 2]
     rest = [model.embed_tokens.weight] + [p for p in model.parameters() if p.dim() == 1]
     momenta = [torch.zeros_like(p) for p in mats]
-    adamw = torch.optim.AdamW(rest, LR, betas=(0.9, 0.95), weight_decay=0.1)
+    adamw = torch.optim.AdamW(rest, peak, betas=(0.9, 0.95), weight_decay=0.1)
     rng, step, ema, start, done, saved = np.random.default_rng(seed), 0, None, time.time(), 0.0, 0.0
     while done < 1:
         done = min(1.0, (time.time() - start) / (60 * minutes))
-        lr = LR * min(1, (step + 1) / 100) * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done)))
+        lr = peak * min(1, (step + 1) / 100) * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done)))
         loss = loss_of(0, rng, long=step % 4 == 3)
         model.zero_grad()
         loss.backward()
@@ -276,7 +276,12 @@ def main():
     ap.add_argument("--ckpt", type=Path, default=Path("checkpoint.pt"), help="written every four minutes")
     ap.add_argument("--resume", action="store_true", help="start from the checkpoint (--minutes 0: export it)")
     ap.add_argument("--seed", type=int, default=0, help="of the order of the text; another one for each leg")
+    ap.add_argument("--lr", type=float, default=4e-3, help="its peak")
+    ap.add_argument("--shares", help='of the sources, such as "book=0.9,introductions=0.1"; default: as above')
     a = ap.parse_args()
+    if a.shares:
+        shares = dict(s.split("=") for s in a.shares.split(","))
+        SOURCES.update({n: (globs, float(shares.get(n, 0))) for n, (globs, _) in SOURCES.items()})
     torch.manual_seed(0)
     docs = extract(a.docs)
     tok = make_tokenizer(t for n, ts in docs.items() for t in ts * (3 if n == "book" else 1))
@@ -292,7 +297,7 @@ def main():
     if a.resume:
         model.load_state_dict(torch.load(a.ckpt))
     if a.minutes:
-        train(model, data, a.minutes, a.ckpt, a.seed)
+        train(model, data, a.minutes, a.ckpt, a.seed, a.lr)
     export(model, tok, a.out)
 
 

@@ -101,6 +101,19 @@ void parse_args(int argc, char **argv, const struct arg *args, const char *help)
     }
 }
 
+int32_t parse_isa(const char *text) {
+    static const struct {
+        const char *name;
+        int32_t isa;
+    } known[] = {{"auto", RIE_ISA_AUTO}, {"scalar", RIE_ISA_SCALAR}, {"avx2", RIE_ISA_AVX2}};
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        if (strcmp(text, known[i].name) == 0) {
+            return known[i].isa;
+        }
+    }
+    fail_usage("--isa: '%s' is not auto, scalar or avx2", text);
+}
+
 void *allocate(size_t size) {
     void *memory = malloc(size > 0 ? size : 1);
     if (memory == NULL) {
@@ -118,6 +131,21 @@ char *get_text(const void *handle, int32_t key, size_t *length, rie_error *error
     check(rie_get_str(handle, key, text, *length, length, error), "asking the library", error);
     text[*length] = '\0';
     return text;
+}
+
+char *inspect_model(const char *path, const rie_options *options, size_t *length, rie_error *error) {
+    rie_status status = rie_inspect(path, options, NULL, 0, length, error); /* asks for the size */
+    if (status != RIE_ERR_BUFFER_TOO_SMALL) {
+        check(status, "inspecting the model", error);
+    }
+    char *text = allocate(*length + 1);
+    check(rie_inspect(path, options, text, *length, length, error), "inspecting the model", error);
+    text[*length] = '\0';
+    return text;
+}
+
+void set_int(rie_options *options, int32_t key, const char *what, int64_t value, rie_error *error) {
+    check(rie_options_set_int(options, key, value, error), what, error);
 }
 
 int64_t get_int(const void *handle, int32_t key, rie_error *error) {

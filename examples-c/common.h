@@ -31,11 +31,20 @@ void parse_args(int argc, char **argv, const struct arg *args, const char *help)
 /* `text` as a number; if it is none, a usage error that names the option. */
 int64_t parse_int(const char *name, const char *text);
 
+/* `text` as RIE_ISA_*; if it is none, a usage error. */
+int32_t parse_isa(const char *text);
+
 /* Memory or the end of the program. */
 void *allocate(size_t size);
 
 /* rie_get_str for a value of any length: NUL-terminated, to be freed. */
 char *get_text(const void *handle, int32_t key, size_t *length, rie_error *error);
+
+/* rie_inspect's description of a model, JSON: NUL-terminated, to be freed. `options` may be NULL. */
+char *inspect_model(const char *path, const rie_options *options, size_t *length, rie_error *error);
+
+/* rie_options_set_int, where failing is an error that names `what`. */
+void set_int(rie_options *options, int32_t key, const char *what, int64_t value, rie_error *error);
 
 /* rie_get_int, where failing is an error. */
 int64_t get_int(const void *handle, int32_t key, rie_error *error);

@@ -122,24 +122,7 @@ static struct settings read_settings(int argc, char **argv) {
     return s;
 }
 
-static int32_t isa_number(const char *name) {
-    if (strcmp(name, "auto") == 0) {
-        return RIE_ISA_AUTO;
-    }
-    if (strcmp(name, "scalar") == 0) {
-        return RIE_ISA_SCALAR;
-    }
-    if (strcmp(name, "avx2") == 0) {
-        return RIE_ISA_AVX2;
-    }
-    fail_usage("--isa: '%s' is not auto, scalar or avx2", name);
-}
-
 /* ---- Load, tokenize, prefill, decode ---- */
-
-static void set_int(rie_options *options, int32_t key, const char *what, int64_t value, rie_error *error) {
-    check(rie_options_set_int(options, key, value, error), what, error);
-}
 
 static void set_float(rie_options *options, int32_t key, const char *what, double value, rie_error *error) {
     check(rie_options_set_float(options, key, value, error), what, error);
@@ -149,7 +132,7 @@ static rie_model *load_model(const struct settings *s, rie_error *error) {
     rie_options *options = rie_options_new();
     rie_model *model = NULL;
     set_int(options, RIE_OPT_THREADS, "--threads", s->threads, error);
-    set_int(options, RIE_OPT_ISA, "--isa", isa_number(s->isa), error);
+    set_int(options, RIE_OPT_ISA, "--isa", parse_isa(s->isa), error);
     if (s->config != NULL) {
         check(rie_options_set_str(options, RIE_OPT_CONFIG_PATH, s->config, error), "--config", error);
     }

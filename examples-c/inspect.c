@@ -55,12 +55,7 @@ static char *inspect(const struct paths *paths, size_t *length) {
     if (paths->tokenizer != NULL) {
         check(rie_options_set_str(options, RIE_OPT_TOKENIZER_PATH, paths->tokenizer, error), "--tokenizer", error);
     }
-    rie_status status = rie_inspect(paths->model, options, NULL, 0, length, error); /* asks for the size */
-    if (status != RIE_ERR_BUFFER_TOO_SMALL) {
-        check(status, "inspecting the model", error);
-    }
-    char *text = allocate(*length);
-    check(rie_inspect(paths->model, options, text, *length, length, error), "inspecting the model", error);
+    char *text = inspect_model(paths->model, options, length, error);
     rie_free(options);
     rie_free(error);
     return text;

@@ -204,6 +204,60 @@ fn inspect_prints_a_table() {
     assert_eq!(run(inspect.command().args(["--model", "/no/such"]), "").status.code(), Some(1));
 }
 
+/// What `bench` reports of the tiny model; the speeds are what they are.
+fn bench(arguments: &[&str]) -> serde_json::Value {
+    let mut command = Program::example("bench").command();
+    command.arg("--model").arg(tiny_model()).args(arguments).args(["--json", "-"]);
+    serde_json::from_str(&expect_success(&mut command, "")).expect("JSON")
+}
+
+#[test]
+fn bench_reports_samples_medians_and_limits() {
+    let report = bench(&["-p", "9", "-n", "4", "-r", "3", "-t", "2", "--depth", "70", "--isa", "scalar"]);
+    let results = report["results"].as_array().expect("results");
+    assert_eq!(results.iter().map(|r| r["test"].as_str()).collect::<Vec<_>>(), [Some("pp9"), Some("tg4")]);
+    for result in results {
+        let samples: Vec<f64> = result["samples"].as_array().into_iter().flatten().filter_map(|s| s.as_f64()).collect();
+        let mut sorted = samples.clone();
+        sorted.sort_by(f64::total_cmp);
+        assert!(samples.len() == 3 && sorted[0] > 0.0 && result["median"] == sorted[1], "{result}");
+        assert_eq!((&result["threads"], &result["batch"], &result["depth"]), (&2.into(), &1.into(), &70.into()));
+        assert!(result["weights"] == "as-is" && result["limit_share"].as_f64() > Some(0.0), "{result}");
+    }
+    for limit in ["read_gb_s", "fma_gflop_s"] {
+        assert!(report["limits"][limit].as_f64() > Some(0.0), "{report}");
+    }
+    assert_eq!(report["library"]["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(report["library"]["isa"], "scalar");
+    assert_eq!(report["model"]["architecture"], "LlamaForCausalLM");
+    assert!(report["model"]["parameters"].as_u64() > Some(0) && report["model"]["weight_bytes"].as_u64() > Some(0));
+    let one = bench(&["-p", "0", "-n", "2", "-r", "1"]);
+    assert_eq!(one["results"].as_array().map(Vec::len), Some(1));
+    assert_eq!(one["results"][0]["test"], "tg2");
+}
+
+#[test]
+fn bench_prints_a_table_and_says_what_it_cannot_do() {
+    let program = Program::example("bench");
+    let table = expect_success(program.command().arg("--model").arg(tiny_model()).args(["-p", "8", "-n", "2"]), "");
+    for word in ["share of limit", "pp8", "tg2", "GB/s read", "GFLOP/s"] {
+        assert!(table.contains(word), "{word}: {table}");
+    }
+    for (arguments, message) in [
+        (&["--weights", "int8"][..], "--weights: 'int8' is not as-is"),
+        (&["--batch", "4"], "--batch: 4 is not 1"),
+        (&["-r", "0"], "-r: must be"),
+        (&["-p", "-1"], "-p, -n and --depth"),
+        (&["--isa", "mmx"], "'mmx' is not auto, scalar or avx2"),
+    ] {
+        let output = run(program.command().arg("--model").arg(tiny_model()).args(arguments), "");
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(text(&output.stderr).contains(message), "{}", text(&output.stderr));
+    }
+    let lost = run(program.command().arg("--model").arg(tiny_model()).args(["--json", "/no/such/dir/x"]), "");
+    assert_eq!(lost.status.code(), Some(1));
+}
+
 /// The header's own extent says how much a file of weights holds, so that a sparse one costs nothing to describe.
 #[test]
 fn inspect_reads_no_weights() {

@@ -74,14 +74,14 @@ impl Program {
 
     /// A program of examples-c.
     pub fn example(name: &str) -> Program {
-        let shared = ["common", "json", "profile"].map(|s| format!("examples-c/{s}.c"));
-        let main = format!("examples-c/{name}.c");
-        let shared = match name {
-            "minimal" => &shared[..0],
-            "inspect" => &shared[..2],
-            _ => &shared[..],
+        let parts: &[&str] = match name {
+            "minimal" => &[],
+            "inspect" => &["common", "json"],
+            "bench" => &["common", "json", "limits"],
+            _ => &["common", "json", "profile"],
         };
-        let sources: Vec<&str> = std::iter::once(&main).chain(shared).map(String::as_str).collect();
+        let sources: Vec<_> = [name].iter().chain(parts).map(|part| format!("examples-c/{part}.c")).collect();
+        let sources: Vec<_> = sources.iter().map(String::as_str).collect();
         Program::build(name, &sources)
     }
 

@@ -15,7 +15,7 @@
 //! | 4 | `ops/` | RoPE, attention, linear layers, embedding, paged KV cache on plain slices |
 //! | 3 | `checkpoint/` | model directories, SafeTensors, `config.json` |
 //! | 2 | `kernels/`, `pool.rs` | one table of kernels per instruction set; the thread team |
-//! | 1 | `tensor/` | element types, strided views |
+//! | 1 | `tensor/` | element types, strided views, aligned scratch memory |
 //! | 0 | `error.rs`, `panic.rs` | status codes and messages; panics caught |
 //!
 //! # Promises

@@ -191,6 +191,7 @@ fn attention_over_tiles() {
         (10, 3, DType::F32),
         (64, 4, DType::F16),
         (12, 9, DType::F16),
+        (16, 55, DType::F16),
         (80, 5, DType::F32),
     ] {
         let padded = head_dim.next_multiple_of(8);
@@ -199,16 +200,21 @@ fn attention_over_tiles() {
         let rows_of_values: Vec<_> = (0..tiles).map(|_| encode(dtype, &values.vec(padded * TILE_KEYS))).collect();
         let q: Vec<f32> = values.vec(rows * head_dim).iter().map(|v| v * 5.0).collect();
         // Row r sees this many keys in all; the first row none.
-        let seen = |r: usize| if r == 0 && rows > 1 { 0 } else { 70 + 13 * r };
+        let seen = |r: usize| if r == 0 && rows > 1 { 0 } else { (70 + 13 * r).min(3 * TILE_KEYS - r % 5) };
         let scale = 1.0 / (head_dim as f32).sqrt();
         let len = attention_state_len(head_dim);
-        let run = |tier: &Kernels| {
+        let run = |tier: &Kernels, tile_by_tile: bool| {
             let mut states = vec![0.0; rows * len];
             states.chunks_exact_mut(len).for_each(clear_state);
             for t in 0..tiles {
                 let tile = KvTile { dtype, keys: &keys[t], values: &rows_of_values[t], head_dim };
                 let visible: Vec<_> = (0..rows).map(|r| seen(r).saturating_sub(t * TILE_KEYS).min(TILE_KEYS)).collect();
+                if !tile_by_tile {
+                    tier.attend(tile, scale, &q, &visible, &mut states);
+                    continue;
+                }
                 let mut partials = vec![f32::NAN; rows * len];
+                partials.chunks_exact_mut(len).for_each(clear_state);
                 tier.attend(tile, scale, &q, &visible, &mut partials);
                 for (state, partial) in states.chunks_exact_mut(len).zip(partials.chunks_exact(len)) {
                     tier.merge(state, partial);
@@ -220,7 +226,7 @@ fn attention_over_tiles() {
             }
             out
         };
-        let expected = run(scalar());
+        let expected = run(scalar(), false);
         let key =
             |t: usize, d: usize, j: usize| f64::from(dtype.decode(&keys[t][(d * TILE_KEYS + j) * dtype.size()..]));
         let value = |t: usize, d: usize, j: usize| {
@@ -243,7 +249,10 @@ fn attention_over_tiles() {
             }
         }
         for tier in supported() {
-            assert_eq!(bits(&run(tier)), bits(&expected), "{} head_dim {head_dim}", tier.name());
+            for tile_by_tile in [false, true] {
+                let got = run(tier, tile_by_tile);
+                assert_eq!(bits(&got), bits(&expected), "{} head_dim {head_dim} {tile_by_tile}", tier.name());
+            }
         }
     }
 }
@@ -258,6 +267,7 @@ fn keys_that_a_row_does_not_see_do_not_touch_it() {
         let attend = |keys: &[f32], rows: &[f32]| {
             let (keys, rows) = (encode(DType::F32, keys), encode(DType::F32, rows));
             let mut out = vec![0.0; 2 * attention_state_len(head_dim)];
+            out.chunks_exact_mut(attention_state_len(head_dim)).for_each(clear_state);
             let tile = KvTile { dtype: DType::F32, keys: &keys, values: &rows, head_dim };
             tier.attend(tile, 1.0, &q, &[10, 11], &mut out);
             out

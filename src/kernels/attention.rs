@@ -8,14 +8,21 @@
 //! - `m = max_{j<c} s_j`, `p_j = exp(s_j − m)`, `l = Σ_j p_j` in eight lanes (j mod 8);
 //! - `o[d] = Σ_{j<c} v_j[d]·p_j`, j ascending by fused multiply-add from 0.
 //!
-//! Tiles are computed independently and merged in ascending order by [`merge`] (online softmax, Milakov & Gimelshein
-//! 2018), so the result does not depend on who computed which tile.
+//! A tile's result (o, m, l) is merged into a row's state, tiles in ascending order (online softmax, Milakov & Gimelshein
+//! 2018): at once by [`attend`], or later by [`merge`], if `attend` began with the empty state. Merging into the empty state
+//! changes no bit, so the result does not depend on who computed which tile.
 
 use super::TILE_KEYS;
 use super::lanes::{Element, LANES, Lanes, exp};
+use std::mem::MaybeUninit;
 
-/// Where one row's partial result lies: `padded` f32 of `o`, then m, then l.
+/// Where one row's state lies: `padded` f32 of `o`, then m, then l.
 pub const STATE_EXTRA: usize = 2;
+
+/// Rows whose scores are held at once: they and a tile's keys, or its values, fit the first-level cache together.
+const ROWS: usize = 24;
+
+type Scores = [f32; TILE_KEYS];
 
 /// One tile's keys and values and how to read them.
 #[derive(Clone, Copy)]
@@ -32,8 +39,28 @@ pub struct Tile {
     pub scale: f32,
 }
 
-/// Attends `rows` query rows `q`, `[rows][head_dim]`, to the first `visible[r]` keys of a tile; row r's partial
-/// result goes to `out + r · (padded + 2)`.
+/// Runs `$body` for the rows from 0 to `$rows`, `$R` (1, 2 or 3) of them from `$r` on at a time. Four are two pairs: three
+/// and one would leave registers idle.
+macro_rules! by_rows {
+    ($rows:expr, |$r:ident, $R:ident| $body:expr) => {{
+        let mut $r = 0;
+        while $r < $rows {
+            $r += match $rows - $r {
+                1 => by_rows!(@one $R, 1, $body),
+                2 | 4 => by_rows!(@one $R, 2, $body),
+                _ => by_rows!(@one $R, 3, $body),
+            };
+        }
+    }};
+    (@one $R:ident, $count:literal, $body:expr) => {{
+        const $R: usize = $count;
+        $body;
+        $R
+    }};
+}
+
+/// Attends `rows` query rows `q`, `[rows][head_dim]`, to the first `visible[r]` keys of a tile and merges the results into
+/// the rows' states, at `state + r · (padded + 2)`. A row that sees no key keeps its state.
 ///
 /// # Safety
 /// The arrays have these sizes; every `visible[r]` ≤ TILE_KEYS.
@@ -43,158 +70,179 @@ pub unsafe fn attend<L: Lanes, E: Element>(
     q: *const f32,
     rows: usize,
     visible: *const usize,
-    out: *mut f32,
+    state: *mut f32,
 ) {
     let stride = tile.padded + STATE_EXTRA;
-    let mut r = 0;
-    // SAFETY: r + (1, 2 or 3) ≤ rows.
+    let mut scores = MaybeUninit::<[Scores; ROWS]>::uninit();
+    // Passes over all rows at a time, so that the keys and then the values stay in the first-level cache.
+    // SAFETY: r + R ≤ rows ≤ ROWS in each round, and a row's scores are written before they are read.
     unsafe {
-        while r < rows {
-            let (q, visible, out) = (q.add(r * tile.head_dim), visible.add(r), out.add(r * stride));
-            // Four rows are two pairs: three and one would leave registers idle.
-            r += match rows - r {
-                1 => attend_rows::<L, E, 1, 8>(tile, q, visible, out),
-                2 | 4 => attend_rows::<L, E, 2, 4>(tile, q, visible, out),
-                _ => attend_rows::<L, E, 3, 4>(tile, q, visible, out),
-            };
+        let p = scores.as_mut_ptr().cast::<Scores>();
+        for first in (0..rows).step_by(ROWS) {
+            let rows = ROWS.min(rows - first);
+            let (q, visible, state) = (q.add(first * tile.head_dim), visible.add(first), state.add(first * stride));
+            by_rows!(rows, |r, R| {
+                const N: usize = if R == 1 { 8 } else { 4 };
+                score::<L, E, R, N>(tile, q.add(r * tile.head_dim), visible.add(r), p.add(r));
+            });
+            let mut factors = [(0.0, 0.0); ROWS];
+            for r in 0..rows {
+                let seen = *visible.add(r);
+                if seen > 0 {
+                    let (m, l) = softmax::<L>(&mut *p.add(r), seen);
+                    factors[r] = merge_totals::<L>(state.add(r * stride + tile.padded), m, l);
+                }
+            }
+            by_rows!(rows, |r, R| {
+                let (p, visible, factors) = (p.add(r), visible.add(r), &factors[r..r + R]);
+                let mut d = 0;
+                while d + 4 * LANES <= tile.padded {
+                    weigh::<L, E, R, 4>(tile, p, visible, factors, d, state.add(r * stride));
+                    d += 4 * LANES;
+                }
+                while d < tile.padded {
+                    weigh::<L, E, R, 1>(tile, p, visible, factors, d, state.add(r * stride));
+                    d += LANES;
+                }
+            });
         }
     }
 }
 
-/// [`attend`] for `R` rows with `R × N` accumulators; returns `R`.
+/// The scores of `R` rows, with `R × N` accumulators.
 ///
 /// # Safety
-/// As [`attend`].
+/// As [`attend`]; `p` has `R` rows.
 #[inline(always)]
-unsafe fn attend_rows<L: Lanes, E: Element, const R: usize, const N: usize>(
+unsafe fn score<L: Lanes, E: Element, const R: usize, const N: usize>(
     tile: Tile,
     q: *const f32,
     visible: *const usize,
-    out: *mut f32,
-) -> usize {
+    p: *mut Scores,
+) {
     let size = E::DTYPE.size();
-    let mut p = [[0.0f32; TILE_KEYS]; R];
-    // SAFETY: keys are indexed below TILE_KEYS, dimensions below head_dim or padded, rows below R.
+    // SAFETY: keys are indexed below TILE_KEYS, dimensions below head_dim, rows below R.
     unsafe {
-        let seen: [usize; R] = std::array::from_fn(|r| *visible.add(r));
-        let most = seen.iter().copied().max().unwrap_or(0);
+        let most = (0..R).map(|r| *visible.add(r)).max().unwrap_or(0);
         for first in (0..most).step_by(N * LANES) {
             let mut acc = [[L::splat(0.0); N]; R];
             for d in 0..tile.head_dim {
-                let k: [L; N] =
-                    std::array::from_fn(|n| E::load(tile.k.add((d * TILE_KEYS + first + n * LANES) * size)));
-                for (r, acc) in acc.iter_mut().enumerate() {
-                    let q = L::splat(*q.add(r * tile.head_dim + d));
-                    for n in 0..N {
-                        acc[n] = k[n].fma(q, acc[n]);
+                // The rows' elements first: with them and one vector of keys, twelve sums fill sixteen registers.
+                let q: [L; R] = std::array::from_fn(|r| L::splat(*q.add(r * tile.head_dim + d)));
+                for n in 0..N {
+                    let k = E::load::<L>(tile.k.add((d * TILE_KEYS + first + n * LANES) * size));
+                    for r in 0..R {
+                        acc[r][n] = k.fma(q[r], acc[r][n]);
                     }
                 }
             }
-            for (p, acc) in p.iter_mut().zip(acc) {
+            for (r, acc) in acc.into_iter().enumerate() {
                 for (n, s) in acc.into_iter().enumerate() {
-                    s.mul(L::splat(tile.scale)).store(p.as_mut_ptr().add(first + n * LANES));
+                    s.mul(L::splat(tile.scale)).store(p.add(r).cast::<f32>().add(first + n * LANES));
                 }
             }
         }
-        for r in 0..R {
-            let (m, l) = softmax::<L>(&mut p[r], seen[r]);
-            let state = out.add(r * (tile.padded + STATE_EXTRA) + tile.padded);
-            *state = m;
-            *state.add(1) = l;
-        }
-        let mut d = 0;
-        while d + 4 * LANES <= tile.padded {
-            weigh::<L, E, R, 4>(tile, &p, seen, d, out);
-            d += 4 * LANES;
-        }
-        while d < tile.padded {
-            weigh::<L, E, R, 1>(tile, &p, seen, d, out);
-            d += LANES;
-        }
     }
-    R
 }
 
-/// Turns the first `seen` scores into exp(s − m) and the others into 0; returns (m, l), (−∞, 0) if none is seen.
+/// Turns the first `seen` > 0 scores into exp(s − m) and the others into 0; returns (m, l).
 ///
 /// # Safety
 /// As [`Lanes`].
 #[inline(always)]
-unsafe fn softmax<L: Lanes>(s: &mut [f32; TILE_KEYS], seen: usize) -> (f32, f32) {
+unsafe fn softmax<L: Lanes>(s: &mut Scores, seen: usize) -> (f32, f32) {
+    const BLOCKS: usize = TILE_KEYS / LANES;
     s[seen..].fill(f32::NEG_INFINITY);
-    if seen == 0 {
-        s.fill(0.0);
-        return (f32::NEG_INFINITY, 0.0);
-    }
-    // SAFETY: i + 8 ≤ TILE_KEYS, a multiple of 8.
+    // SAFETY: block b < BLOCKS lies below TILE_KEYS.
     unsafe {
-        let used = seen.next_multiple_of(LANES);
-        let mut highest = L::splat(f32::NEG_INFINITY);
-        for i in (0..used).step_by(LANES) {
-            highest = highest.max(L::load(s.as_ptr().add(i)));
-        }
-        let mut lanes = [0.0f32; LANES];
-        highest.store(lanes.as_mut_ptr());
-        let m = lanes.into_iter().fold(f32::NEG_INFINITY, |a, b| if a > b { a } else { b });
-        for i in (0..used).step_by(LANES) {
-            let p = s.as_mut_ptr().add(i);
-            exp(L::load(p).sub(L::splat(m))).store(p);
+        let p = s.as_mut_ptr();
+        let blocks: [L; BLOCKS] = std::array::from_fn(|b| L::load(p.add(b * LANES)));
+        let m = blocks.into_iter().fold(L::splat(f32::NEG_INFINITY), |a, b| a.max(b)).highest();
+        for (b, block) in blocks.into_iter().enumerate() {
+            exp(block.sub(L::splat(m))).store(p.add(b * LANES));
         }
         s[seen..].fill(0.0);
-        let mut l = L::splat(0.0);
-        for i in (0..used).step_by(LANES) {
-            l = l.add(L::load(s.as_ptr().add(i)));
-        }
+        let p = s.as_ptr();
+        let l = (0..BLOCKS).fold(L::splat(0.0), |l, b| l.add(L::load(p.add(b * LANES))));
         (m, l.sum())
     }
 }
 
-/// `o[d..d + 8·N]` of `R` rows: the values weighed by `p`.
+/// Merges a tile's m and l into those at `total`; returns the factors of the state's o and of the tile's.
 ///
 /// # Safety
-/// As [`attend`]; `d + 8·N ≤ padded`.
+/// `total` has two f32.
+#[inline(always)]
+unsafe fn merge_totals<L: Lanes>(total: *mut f32, tile_m: f32, tile_l: f32) -> (f32, f32) {
+    // SAFETY: the two f32.
+    unsafe {
+        let (m, l) = (*total, *total.add(1));
+        let highest = if m > tile_m { m } else { tile_m };
+        let (a, b) = (exp(L::splat(m - highest)), exp(L::splat(tile_m - highest)));
+        *total = highest;
+        *total.add(1) = L::splat(tile_l).fma(b, L::splat(l).mul(a)).first();
+        (a.first(), b.first())
+    }
+}
+
+/// Merges eight of a tile's o into the state's.
+///
+/// # Safety
+/// `state` has eight f32.
+#[inline(always)]
+unsafe fn merge_lanes<L: Lanes>(state: *mut f32, o: L, (a, b): (L, L)) {
+    // SAFETY: the eight f32. Adding 0 turns −0 into +0, which merging into the empty state first does as well.
+    unsafe { o.add(L::splat(0.0)).fma(b, L::load(state).mul(a)).store(state) }
+}
+
+/// The values weighed by `p`, elements `d..d + 8·N` of `R` rows, merged into the states.
+///
+/// # Safety
+/// As [`attend`]; `p` and `factors` have `R` rows, and `d + 8·N ≤ padded`.
 #[inline(always)]
 unsafe fn weigh<L: Lanes, E: Element, const R: usize, const N: usize>(
     tile: Tile,
-    p: &[[f32; TILE_KEYS]; R],
-    seen: [usize; R],
+    p: *const Scores,
+    visible: *const usize,
+    factors: &[(f32, f32)],
     d: usize,
-    out: *mut f32,
+    state: *mut f32,
 ) {
     let size = E::DTYPE.size();
     // SAFETY: j < seen ≤ TILE_KEYS and d + 8·N ≤ padded.
     unsafe {
-        let values = |j: usize| -> [L; N] {
-            std::array::from_fn(|n| E::load(tile.v.add((j * tile.padded + d + n * LANES) * size)))
-        };
+        let value = |j: usize, n: usize| E::load::<L>(tile.v.add((j * tile.padded + d + n * LANES) * size));
+        let weight = |r: usize, j: usize| L::splat(*p.add(r).cast::<f32>().add(j));
+        let seen: [usize; R] = std::array::from_fn(|r| *visible.add(r));
         let mut acc = [[L::splat(0.0); N]; R];
         // The keys that all rows see share their loads; a row never touches a key it does not see (it may be NaN).
         let common = seen.iter().copied().min().unwrap_or(0);
         for j in 0..common {
-            let v = values(j);
-            for r in 0..R {
-                let weight = L::splat(p[r][j]);
-                for n in 0..N {
-                    acc[r][n] = v[n].fma(weight, acc[r][n]);
+            let weights: [L; R] = std::array::from_fn(|r| weight(r, j));
+            for n in 0..N {
+                let v = value(j, n);
+                for r in 0..R {
+                    acc[r][n] = v.fma(weights[r], acc[r][n]);
                 }
             }
         }
         for r in 0..R {
             for j in common..seen[r] {
-                let v = values(j);
-                let weight = L::splat(p[r][j]);
                 for n in 0..N {
-                    acc[r][n] = v[n].fma(weight, acc[r][n]);
+                    acc[r][n] = value(j, n).fma(weight(r, j), acc[r][n]);
                 }
             }
-            for n in 0..N {
-                acc[r][n].store(out.add(r * (tile.padded + STATE_EXTRA) + d + n * LANES));
+            if seen[r] > 0 {
+                let factors = (L::splat(factors[r].0), L::splat(factors[r].1));
+                for n in 0..N {
+                    merge_lanes(state.add(r * (tile.padded + STATE_EXTRA) + d + n * LANES), acc[r][n], factors);
+                }
             }
         }
     }
 }
 
-/// Merges the partial result `tile` into `state`, both `padded + 2` f32 (o, m, l). The empty state is o = 0, m = −∞, l = 0.
+/// Merges the state `tile` into `state`, both `padded + 2` f32 (o, m, l). The empty state is o = 0, m = −∞, l = 0.
 ///
 /// # Safety
 /// The arrays have these sizes.
@@ -202,18 +250,10 @@ unsafe fn weigh<L: Lanes, E: Element, const R: usize, const N: usize>(
 pub unsafe fn merge<L: Lanes>(state: *mut f32, tile: *const f32, padded: usize) {
     // SAFETY: indices stay below padded + 2.
     unsafe {
-        let (m, l) = (*state.add(padded), *state.add(padded + 1));
-        let (tile_m, tile_l) = (*tile.add(padded), *tile.add(padded + 1));
-        let highest = if m > tile_m { m } else { tile_m };
-        let a = exp(L::splat(m - highest));
-        let b = exp(L::splat(tile_m - highest));
+        let (a, b) = merge_totals::<L>(state.add(padded), *tile.add(padded), *tile.add(padded + 1));
+        let factors = (L::splat(a), L::splat(b));
         for d in (0..padded).step_by(LANES) {
-            let o = L::load(state.add(d)).mul(a);
-            L::load(tile.add(d)).fma(b, o).store(state.add(d));
+            merge_lanes(state.add(d), L::load(tile.add(d)), factors);
         }
-        let mut lanes = [0.0f32; LANES];
-        L::splat(tile_l).fma(b, L::splat(l).mul(a)).store(lanes.as_mut_ptr());
-        *state.add(padded) = highest;
-        *state.add(padded + 1) = lanes[0];
     }
 }

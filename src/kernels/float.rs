@@ -9,6 +9,8 @@ use super::{TILE_ROWS, TILE_TOKENS};
 
 /// How far ahead of the current position weights are prefetched, in bytes.
 const PREFETCH: usize = 512;
+/// How far ahead of the current lane block the activations of a tile are prefetched.
+const AHEAD_BLOCKS: usize = 24;
 const CACHE_LINE: usize = 64;
 
 /// `out[s][i] = w[s][i] · x` for `rows` rows from each of four places, walked together: four long sequential streams
@@ -80,6 +82,15 @@ pub unsafe fn pack<L: Lanes, E: Element>(src: *const u8, k: usize, dst: *mut f32
     }
 }
 
+/// Memory to be brought near while a tile is computed: `step` bytes from `at` on for each lane block.
+#[derive(Clone, Copy)]
+pub struct Ahead {
+    /// Any address will do.
+    pub at: *const u8,
+    /// Bytes; 0 or a few.
+    pub step: usize,
+}
+
 /// A tile of [`TILE_ROWS`] weight rows × [`TILE_TOKENS`] tokens over `blocks` lane blocks of k.
 /// `w` is `[blocks][TILE_ROWS][8]`, `x` is `[blocks][TILE_TOKENS][8]`; the partial lanes `acc`, `[tokens][rows][8]`, start at
 /// zero if `first` and are kept unless `last`, where `out[t · stride + r]` receives the sums.
@@ -87,6 +98,7 @@ pub unsafe fn pack<L: Lanes, E: Element>(src: *const u8, k: usize, dst: *mut f32
 /// # Safety
 /// All arrays have these sizes.
 #[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "plain numbers for a function pointer")]
 pub unsafe fn tile<L: Lanes>(
     w: *const f32,
     x: *const f32,
@@ -95,8 +107,9 @@ pub unsafe fn tile<L: Lanes>(
     (first, last): (bool, bool),
     out: *mut f32,
     stride: usize,
+    ahead: Ahead,
 ) {
-    // SAFETY: indices follow the layouts that the caller vouches for.
+    // SAFETY: indices follow the layouts that the caller vouches for; prefetch takes any address.
     unsafe {
         let mut c = [[L::splat(0.0); TILE_ROWS]; TILE_TOKENS];
         if !first {
@@ -109,6 +122,9 @@ pub unsafe fn tile<L: Lanes>(
         for b in 0..blocks {
             let x = x.add(b * TILE_TOKENS * LANES);
             let w = w.add(b * TILE_ROWS * LANES);
+            L::prefetch(ahead.at.wrapping_add(b * ahead.step));
+            L::prefetch(x.wrapping_add(AHEAD_BLOCKS * TILE_TOKENS * LANES).cast());
+            L::prefetch(x.wrapping_add((AHEAD_BLOCKS * TILE_TOKENS + 2) * LANES).cast());
             let xs: [L; TILE_TOKENS] = [L::load(x), L::load(x.add(LANES)), L::load(x.add(2 * LANES))];
             for r in 0..TILE_ROWS {
                 let ws = L::load(w.add(r * LANES));
@@ -126,6 +142,18 @@ pub unsafe fn tile<L: Lanes>(
                 }
             }
         }
+    }
+}
+
+/// Asks for the `len` bytes at `p`.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+pub unsafe fn prefetch<L: Lanes>(p: *const u8, len: usize) {
+    for at in (0..len).step_by(CACHE_LINE) {
+        // SAFETY: any address will do.
+        unsafe { L::prefetch(p.wrapping_add(at)) }
     }
 }
 

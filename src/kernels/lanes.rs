@@ -46,6 +46,10 @@ pub trait Lanes: Copy {
     unsafe fn exp2_of_integer(self) -> Self;
     /// `((l0+l2)+(l1+l3)) + ((l4+l6)+(l5+l7))`.
     unsafe fn sum(self) -> f32;
+    /// Lane 0.
+    unsafe fn first(self) -> f32;
+    /// The highest lane, by [`max`](Self::max) of the halves: l0..4 with l4..8, their l0..2 with l2..4, l0 with l1.
+    unsafe fn highest(self) -> f32;
     /// [`sum`](Self::sum) of four.
     #[inline(always)]
     unsafe fn sum4(v: [Self; 4]) -> [f32; 4] {

@@ -17,8 +17,9 @@ mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-use crate::tensor::DType;
+use crate::tensor::{AlignedBuffer, DType};
 use attention::{STATE_EXTRA, Tile};
+use float::Ahead;
 pub use lanes::LANES;
 use std::ops::Range;
 
@@ -26,17 +27,17 @@ use std::ops::Range;
 pub const TILE_ROWS: usize = 4;
 /// Tokens of one register tile.
 pub const TILE_TOKENS: usize = 3;
-/// Weight rows converted together into scratch and used for many tokens.
-pub const GROUP_ROWS: usize = 16;
+/// Most weight rows of one matrix product: so many passes over a panel of activations while it is near.
+pub const GROUP_ROWS: usize = 32;
 /// Positions of one tile (and one page) of the KV cache.
 pub const TILE_KEYS: usize = 64;
 
-/// Bytes of packed activations that should stay in the second-level cache while a group of rows passes over them.
-const CACHE_BYTES: usize = 224 * 1024;
+/// Bytes that should stay in the second-level cache while a group of rows passes over a panel of activations.
+const CACHE_BYTES: usize = 288 * 1024;
 
 type PerType<F> = [F; DType::ALL.len()];
 type Gemv = unsafe fn([*const u8; 4], usize, usize, *const f32, [*mut f32; 4]);
-type MatrixTile = unsafe fn(*const f32, *const f32, usize, *mut f32, (bool, bool), *mut f32, usize);
+type MatrixTile = unsafe fn(*const f32, *const f32, usize, *mut f32, (bool, bool), *mut f32, usize, Ahead);
 type Attend = unsafe fn(Tile, *const f32, usize, *const usize, *mut f32);
 
 /// The kernels of one tier. Private function pointers whose safety contracts the methods check.
@@ -51,6 +52,7 @@ pub struct Kernels {
     narrow_f16: unsafe fn(*const f32, usize, *mut u8),
     attend: PerType<Attend>,
     merge: unsafe fn(*mut f32, *const f32, usize),
+    prefetch: unsafe fn(*const u8, usize),
 }
 
 impl std::fmt::Debug for Kernels {
@@ -76,6 +78,7 @@ macro_rules! tier {
                 narrow_f16,
                 attend: [attend::<F32>, attend::<F16>, attend::<BF16>],
                 merge,
+                prefetch,
             }
         };
 
@@ -84,7 +87,8 @@ macro_rules! tier {
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, pack<E>(
             src: *const u8, k: usize, dst: *mut f32, stride: usize));
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, tile(
-            w: *const f32, x: *const f32, blocks: usize, acc: *mut f32, ends: (bool, bool), out: *mut f32, stride: usize));
+            w: *const f32, x: *const f32, blocks: usize, acc: *mut f32, ends: (bool, bool), out: *mut f32, stride: usize,
+            ahead: $crate::kernels::float::Ahead));
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, rms_norm(
             x: *const f32, weight: *const f32, n: usize, eps: f32, out: *mut f32));
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, swiglu(
@@ -92,9 +96,10 @@ macro_rules! tier {
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, widen<E>(src: *const u8, n: usize, dst: *mut f32));
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, narrow_f16(src: *const f32, n: usize, dst: *mut u8));
         $crate::kernels::tier!(@fn [$($feature),*] $L, attention, attend<E>(
-            tile: $crate::kernels::attention::Tile, q: *const f32, rows: usize, visible: *const usize, out: *mut f32));
+            tile: $crate::kernels::attention::Tile, q: *const f32, rows: usize, visible: *const usize, state: *mut f32));
         $crate::kernels::tier!(@fn [$($feature),*] $L, attention, merge(
             state: *mut f32, tile: *const f32, padded: usize));
+        $crate::kernels::tier!(@fn [$($feature),*] $L, float, prefetch(p: *const u8, len: usize));
     };
     (@fn [$($feature:literal),*] $L:ty, $module:ident, $f:ident<E>($($arg:ident: $T:ty),*)) => {
         $(#[target_feature(enable = $feature)])*
@@ -105,6 +110,7 @@ macro_rules! tier {
     };
     (@fn [$($feature:literal),*] $L:ty, $module:ident, $f:ident($($arg:ident: $T:ty),*)) => {
         $(#[target_feature(enable = $feature)])*
+        #[allow(clippy::too_many_arguments)] // plain numbers
         unsafe fn $f($($arg: $T),*) {
             // SAFETY: the same contract, and the CPU features of the lanes are enabled here.
             unsafe { $crate::kernels::$module::$f::<$L>($($arg),*) }
@@ -139,8 +145,8 @@ pub fn packed_len(n: usize, k: usize) -> usize {
 /// One thread's buffers for [`Kernels::gemm_group`].
 #[derive(Debug, Default)]
 pub struct GemmScratch {
-    weights: Vec<f32>,
-    lanes: Vec<f32>,
+    weights: AlignedBuffer<f32>,
+    lanes: AlignedBuffer<f32>,
 }
 
 /// A tile of keys and values of one KV head.
@@ -156,7 +162,7 @@ pub struct KvTile<'a> {
     pub head_dim: usize,
 }
 
-/// f32 of one row's partial attention result: o (padded to 8), m, l.
+/// f32 of one row's attention state: o (padded to 8), m, l.
 pub fn attention_state_len(head_dim: usize) -> usize {
     head_dim.next_multiple_of(LANES) + STATE_EXTRA
 }
@@ -233,39 +239,55 @@ impl Kernels {
         const QUADS: usize = GROUP_ROWS / TILE_ROWS;
         let longest = k_blocks(k).next().map_or(0, |b| b.len().next_multiple_of(LANES));
         let quad_len = longest * TILE_ROWS;
-        let at_once = (CACHE_BYTES / (4 * TILE_TOKENS * longest)).max(1); // triples
-        scratch.weights.resize(scratch.weights.len().max(QUADS * quad_len), 0.0);
-        scratch.lanes.resize(scratch.lanes.len().max(at_once * QUADS * TILE), 0.0);
-        let quads = rows.len().div_ceil(TILE_ROWS);
-        for first in (0..triples).step_by(at_once) {
+        // A panel is so many triples that their activations, and the lanes kept between blocks of k, stay near.
+        let kept = if longest < k { QUADS * TILE } else { 0 };
+        let most = (CACHE_BYTES / (4 * (TILE_TOKENS * longest + kept))).max(1);
+        let panel = triples.div_ceil(triples.div_ceil(most).max(1)).max(1);
+        let weights = scratch.weights.grown(quad_len);
+        let lanes = scratch.lanes.grown(panel * QUADS * TILE);
+        let stride = k * dtype.size();
+        for first in (0..triples).step_by(panel) {
+            let end = triples.min(first + panel);
             for block in k_blocks(k) {
                 let blocks = block.len().div_ceil(LANES);
                 let ends = (block.start == 0, block.end == k);
-                for (r, row) in rows.iter().enumerate() {
-                    let src = &row[block.start * dtype.size()..block.end * dtype.size()];
-                    let at = r / TILE_ROWS * quad_len + r % TILE_ROWS * LANES;
-                    // SAFETY: block b < longest / 8 of row r lies at `at + b·32` < QUADS · quad_len.
-                    unsafe {
-                        let dst = scratch.weights.as_mut_ptr().add(at);
-                        (self.pack[dtype as usize])(src.as_ptr(), block.len(), dst, TILE_ROWS * LANES);
-                    }
-                }
+                let bytes = block.start * dtype.size()..block.end * dtype.size();
                 let x = &packed[block.start * TILE_TOKENS * triples..];
-                for t in first..triples.min(first + at_once) {
-                    let x = &x[t * blocks * TILE_TOKENS * LANES..(t + 1) * blocks * TILE_TOKENS * LANES];
-                    for q in 0..quads {
-                        // SAFETY: quad q of the weights and this triple have `blocks` blocks; lanes has a TILE for
-                        // each of at_once × QUADS; out has three rows of GROUP_ROWS for each triple.
+                for (q, quad) in rows.chunks(TILE_ROWS).enumerate() {
+                    // A quad of rows fits the first-level cache beside a triple of tokens.
+                    for (r, row) in quad.iter().enumerate() {
+                        let src = &row[bytes.clone()];
+                        // SAFETY: block b < longest / 8 of row r lies at `r·8 + b·32` < quad_len.
                         unsafe {
-                            let w = scratch.weights.as_ptr().add(q * quad_len);
-                            let acc = scratch.lanes.as_mut_ptr().add(((t - first) * QUADS + q) * TILE);
+                            let dst = weights.as_mut_ptr().add(r * LANES);
+                            (self.pack[dtype as usize])(src.as_ptr(), block.len(), dst, TILE_ROWS * LANES);
+                        }
+                    }
+                    // Meanwhile the next quad's rows, which mostly lie right behind, come near, a part with each tile.
+                    let part = (TILE_ROWS * bytes.len()).div_ceil(end - first);
+                    let next = quad[0].as_ptr().wrapping_add(TILE_ROWS * stride + bytes.start);
+                    for t in first..end {
+                        let x = &x[t * blocks * TILE_TOKENS * LANES..(t + 1) * blocks * TILE_TOKENS * LANES];
+                        let at = (t - first) * part;
+                        let at = next.wrapping_add(at / bytes.len() * stride + at % bytes.len());
+                        let ahead = Ahead { at, step: part.div_ceil(blocks) };
+                        // SAFETY: the quad's weights and this triple have `blocks` blocks; lanes has a TILE for
+                        // each of panel × QUADS; out has three rows of GROUP_ROWS for each triple.
+                        unsafe {
+                            let acc = lanes.as_mut_ptr().add(((t - first) * QUADS + q) * TILE);
                             let out = out.as_mut_ptr().add(t * TILE_TOKENS * GROUP_ROWS + q * TILE_ROWS);
-                            (self.tile)(w, x.as_ptr(), blocks, acc, ends, out, GROUP_ROWS);
+                            (self.tile)(weights.as_ptr(), x.as_ptr(), blocks, acc, ends, out, GROUP_ROWS, ahead);
                         }
                     }
                 }
             }
         }
+    }
+
+    /// Asks for `bytes` to be brought near. A hint: it changes no result.
+    pub fn prefetch(&self, bytes: &[u8]) {
+        // SAFETY: nothing is read.
+        unsafe { (self.prefetch)(bytes.as_ptr(), bytes.len()) }
     }
 
     /// RMSNorm of one row: `out = weight · (x / √(mean(x²) + eps))`.
@@ -300,25 +322,41 @@ impl Kernels {
         }
     }
 
-    /// Partial attention of the rows `q`, `[visible.len()][head_dim]`, over the first `visible[r]` keys of a tile; row r's
-    /// result, [`attention_state_len`] f32, goes to `out`. A row that sees no key gets the empty state.
-    pub fn attend(&self, tile: KvTile<'_>, scale: f32, q: &[f32], visible: &[usize], out: &mut [f32]) {
+    /// Attends the rows `q`, `[visible.len()][head_dim]`, to the first `visible[r]` keys of a tile and merges the results
+    /// into the rows' `states`, [`attention_state_len`] f32 each, tiles in ascending order. A state begins as
+    /// [`clear_state`] leaves it; a row that sees no key keeps it.
+    pub fn attend(&self, tile: KvTile<'_>, scale: f32, q: &[f32], visible: &[usize], states: &mut [f32]) {
         let KvTile { dtype, keys, values, head_dim } = tile;
         let padded = head_dim.next_multiple_of(LANES);
         assert_eq!(keys.len(), head_dim * TILE_KEYS * dtype.size(), "attend: keys");
         assert_eq!(values.len(), padded * TILE_KEYS * dtype.size(), "attend: values");
         assert_eq!(q.len(), visible.len() * head_dim, "attend: q");
-        assert_eq!(out.len(), visible.len() * attention_state_len(head_dim), "attend: out");
+        assert_eq!(states.len(), visible.len() * attention_state_len(head_dim), "attend: states");
         assert!(visible.iter().all(|&c| c <= TILE_KEYS), "attend: visible");
         let tile = Tile { k: keys.as_ptr(), v: values.as_ptr(), head_dim, padded, scale };
         // SAFETY: the sizes were checked above.
         unsafe {
-            (self.attend[dtype as usize])(tile, q.as_ptr(), visible.len(), visible.as_ptr(), out.as_mut_ptr());
+            (self.attend[dtype as usize])(tile, q.as_ptr(), visible.len(), visible.as_ptr(), states.as_mut_ptr());
         }
     }
 
-    /// Merges a partial attention result into `state`, in ascending order of tiles. The empty `state` is made by
-    /// [`clear_state`]; an empty `tile` changes nothing.
+    /// The tile in f32, in `buffer` unless it is that already: worth it where many query rows read it.
+    pub fn widen_tile<'a>(&self, tile: KvTile<'a>, buffer: &'a mut AlignedBuffer<f32>) -> KvTile<'a> {
+        if tile.dtype == DType::F32 {
+            return tile;
+        }
+        let size = tile.dtype.size();
+        let (keys, values) = (tile.keys.len() / size, tile.values.len() / size);
+        let buffer = buffer.grown(keys + values);
+        self.widen(tile.dtype, tile.keys, &mut buffer[..keys]);
+        self.widen(tile.dtype, tile.values, &mut buffer[keys..]);
+        // SAFETY: the same memory, as long borrowed; every byte of an f32 is a u8.
+        let bytes = unsafe { std::slice::from_raw_parts(buffer.as_ptr().cast::<u8>(), size_of_val(buffer)) };
+        let (keys, values) = bytes.split_at(4 * keys);
+        KvTile { dtype: DType::F32, keys, values, ..tile }
+    }
+
+    /// Merges `tile`, the state of one later tile alone, into `state`; an empty one changes nothing.
     pub fn merge(&self, state: &mut [f32], tile: &[f32]) {
         assert!(state.len() == tile.len() && state.len() % LANES == STATE_EXTRA, "merge: lengths");
         if tile[tile.len() - 1] != 0.0 {

@@ -98,6 +98,16 @@ impl Lanes for Scalar {
         self.map(|n| f32::from_bits(((n as i32 + 127) as u32) << 23))
     }
     #[inline(always)]
+    unsafe fn first(self) -> f32 {
+        self.0[0]
+    }
+    #[inline(always)]
+    unsafe fn highest(self) -> f32 {
+        let max = |a: f32, b: f32| if a > b { a } else { b };
+        let h: [f32; 4] = std::array::from_fn(|i| max(self.0[i], self.0[i + 4]));
+        max(max(h[0], h[2]), max(h[1], h[3]))
+    }
+    #[inline(always)]
     unsafe fn sum(self) -> f32 {
         let l = self.0;
         ((l[0] + l[2]) + (l[1] + l[3])) + ((l[4] + l[6]) + (l[5] + l[7]))

@@ -10,7 +10,7 @@ use crate::ops::kv::{KvCache, KvLayout};
 use crate::ops::linear::Linear;
 use crate::ops::rope::{Rotary, rotate};
 use crate::ops::{self, Exec};
-use crate::tensor::DType;
+use crate::tensor::{AlignedBuffer, DType};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Receives intermediate tensors by name, row-major, one row per token. For tests; not part of the ABI.
@@ -48,26 +48,26 @@ struct Layer {
 #[derive(Debug, Default)]
 pub struct Workspace {
     /// The residual stream, `[n][hidden]`.
-    x: Vec<f32>,
+    x: AlignedBuffer<f32>,
     /// Its norm, `[n][hidden]`.
-    h: Vec<f32>,
+    h: AlignedBuffer<f32>,
     /// Queries, keys and values, `[n][(heads + 2 · kv_heads) · head_dim]`.
-    qkv: Vec<f32>,
+    qkv: AlignedBuffer<f32>,
     /// Attention output, `[n][heads · head_dim]`.
-    att: Vec<f32>,
+    att: AlignedBuffer<f32>,
     /// A branch's output before it is added to the residual stream, `[n][hidden]`.
-    branch: Vec<f32>,
+    branch: AlignedBuffer<f32>,
     /// Gates, then ups, `[n][2 · intermediate]`.
-    gate_up: Vec<f32>,
+    gate_up: AlignedBuffer<f32>,
     /// silu(gate) · up, `[n][intermediate]`.
-    ff: Vec<f32>,
+    ff: AlignedBuffer<f32>,
     /// Cosines and sines of the rotary angles, `[n][head_dim / 2]`.
-    cos: Vec<f32>,
-    sin: Vec<f32>,
+    cos: AlignedBuffer<f32>,
+    sin: AlignedBuffer<f32>,
     /// Activations as the tile kernel reads them.
-    packed: Vec<f32>,
+    packed: AlignedBuffer<f32>,
     /// Partial attention results.
-    partials: Vec<f32>,
+    partials: AlignedBuffer<f32>,
 }
 
 /// One forward pass.
@@ -193,7 +193,8 @@ impl Decoder {
             // x += Wo · attend(rope(Wq·h), rope(Wk·h), Wv·h)
             ops::rms_norm(exec, x, &layer.input_norm, self.eps, h);
             clock.lap(Operator::RmsNorm);
-            layer.qkv.apply(exec, h, packed, qkv);
+            let cached = &*kv;
+            layer.qkv.apply_after(exec, |worker| heads.prefetch(exec, cached, i, start, worker), h, packed, qkv);
             clock.lap(Operator::Matmul);
             self.rotate(exec, qkv, width, cos, sin);
             clock.lap(Operator::Rope);
@@ -279,10 +280,7 @@ impl Workspace {
             (&mut self.cos, heads.dim / 2),
             (&mut self.sin, heads.dim / 2),
         ] {
-            if buffer.len() < n * width {
-                buffer.try_reserve_exact(n * width - buffer.len())?;
-                buffer.resize(n * width, 0.0);
-            }
+            buffer.try_grow(n * width)?;
         }
         Ok(())
     }

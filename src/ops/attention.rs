@@ -4,9 +4,10 @@
 //! shared between threads for one token, and a block of query rows can walk over the tiles for many: same bits.
 
 use super::kv::KvCache;
-use super::{Exec, Scratch, grown};
+use super::{Exec, Scratch};
 use crate::kernels::{TILE_KEYS, attention_state_len, clear_state, finish_state};
 use crate::pool::Block;
+use crate::tensor::AlignedBuffer;
 
 /// Heads of an attention layer. Query head h reads KV head h / group.
 #[derive(Clone, Copy, Debug)]
@@ -21,8 +22,8 @@ pub struct Heads {
     pub scale: f32,
 }
 
-/// Query rows at once: enough for a KV tile to be read once for many, few enough to stay in the first-level cache.
-const BLOCK_ROWS: usize = 24;
+/// Query rows at once: enough to widen a KV tile once for many, few enough to share them evenly between the threads.
+const BLOCK_ROWS: usize = 48;
 
 /// Where the queries are: each row of `qkv`, `width` f32, begins with `[kv][group][dim]` queries; the first row is
 /// at position `start`.
@@ -45,7 +46,7 @@ impl Heads {
         queries: Queries<'_>,
         kv: &KvCache,
         layer: usize,
-        partials: &mut Vec<f32>,
+        partials: &mut AlignedBuffer<f32>,
         out: &mut [f32],
     ) {
         let tokens = queries.qkv.len() / queries.width;
@@ -56,6 +57,24 @@ impl Heads {
             exec.team.blocks(out, self.kv * self.group * self.dim, size, |worker, mut block| {
                 self.many(exec, queries, kv, layer, &mut exec.scratch(worker), &mut block);
             });
+        }
+    }
+
+    /// Brings near what `worker` will read when one token at `position` attends, as far as that stays near until then.
+    pub fn prefetch(&self, exec: &Exec<'_>, kv: &KvCache, layer: usize, position: usize, worker: usize) {
+        const MOST_BYTES: usize = 128 * 1024;
+        let tiles = position / TILE_KEYS + 1;
+        let pairs = self.kv * tiles;
+        let (from, to) = (pairs * worker / exec.team.threads(), pairs * (worker + 1) / exec.team.threads());
+        let mut bytes = 0;
+        for pair in (from..to).rev() {
+            let tile = kv.tile(layer, pair / tiles, pair % tiles);
+            bytes += tile.keys.len() + tile.values.len();
+            if bytes > MOST_BYTES {
+                return;
+            }
+            exec.kernels.prefetch(tile.keys);
+            exec.kernels.prefetch(tile.values);
         }
     }
 
@@ -73,18 +92,15 @@ impl Heads {
         let tokens = block.rows();
         let len = attention_state_len(self.dim);
         let rows = tokens.len() * self.group;
-        let q = grown(&mut scratch.queries, rows * self.dim);
+        let q = scratch.queries.grown(rows * self.dim);
         self.load(queries, head, tokens.clone(), q);
-        let states = grown(&mut scratch.states, rows * len);
+        let states = scratch.states.grown(rows * len);
         states.chunks_exact_mut(len).for_each(clear_state);
-        let partials = grown(&mut scratch.partials, rows * len);
-        let visible = grown(&mut scratch.visible, rows);
+        let visible = scratch.visible.grown(rows);
         for tile in 0..(queries.start + tokens.end).div_ceil(TILE_KEYS) {
             self.count_visible(queries.start + tokens.start, tile, visible);
-            exec.kernels.attend(kv.tile(layer, head, tile), self.scale, q, visible, partials);
-            for (state, partial) in states.chunks_exact_mut(len).zip(partials.chunks_exact(len)) {
-                exec.kernels.merge(state, partial);
-            }
+            let tile = exec.kernels.widen_tile(kv.tile(layer, head, tile), &mut scratch.tile);
+            exec.kernels.attend(tile, self.scale, q, visible, states);
         }
         for (token, states) in tokens.zip(states.chunks_exact(self.group * len)) {
             for (out, state) in block.row(token).chunks_exact_mut(self.dim).zip(states.chunks_exact(len)) {
@@ -100,18 +116,18 @@ impl Heads {
         queries: Queries<'_>,
         kv: &KvCache,
         layer: usize,
-        partials: &mut Vec<f32>,
+        partials: &mut AlignedBuffer<f32>,
         out: &mut [f32],
     ) {
         let tokens = queries.qkv.len() / queries.width;
         let tiles = (queries.start + tokens).div_ceil(TILE_KEYS);
         let len = attention_state_len(self.dim);
         let rows = tokens * self.group;
-        let partials = grown(partials, self.kv * tiles * rows * len);
+        let partials = partials.grown(self.kv * tiles * rows * len);
         exec.team.rows(partials, rows * len, |worker, mut block| {
             let scratch = &mut *exec.scratch(worker);
-            let q = grown(&mut scratch.queries, rows * self.dim);
-            let visible = grown(&mut scratch.visible, rows);
+            let q = scratch.queries.grown(rows * self.dim);
+            let visible = scratch.visible.grown(rows);
             let mut loaded = None;
             for pair in block.rows() {
                 let (head, tile) = (pair / tiles, pair % tiles);
@@ -119,6 +135,7 @@ impl Heads {
                     self.load(queries, head, 0..tokens, q);
                 }
                 self.count_visible(queries.start, tile, visible);
+                block.row(pair).chunks_exact_mut(len).for_each(clear_state);
                 exec.kernels.attend(kv.tile(layer, head, tile), self.scale, q, visible, block.row(pair));
             }
         });
@@ -127,7 +144,7 @@ impl Heads {
         let team = if tiles > 4 { exec.team } else { exec.solo };
         team.columns(out, heads * self.dim, self.dim, |worker, mut block| {
             let scratch = &mut *exec.scratch(worker);
-            let state = grown(&mut scratch.states, len);
+            let state = scratch.states.grown(len);
             let columns = block.columns();
             for token in 0..tokens {
                 for (h, out) in (columns.start / self.dim..).zip(block.row(token).chunks_exact_mut(self.dim)) {

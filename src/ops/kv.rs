@@ -1,11 +1,10 @@
 //! The KV cache: pages of [`TILE_KEYS`] positions, by KV head, never expanded to the query heads.
 
-use super::{Exec, grown};
+use super::Exec;
 use crate::error::Result;
 use crate::kernels::{KvTile, LANES, TILE_KEYS};
-use crate::tensor::DType;
+use crate::tensor::{AlignedBuffer, DType};
 use crate::{bail, err};
-use std::ops::Range;
 
 /// Sizes of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,29 +44,13 @@ impl KvLayout {
     }
 }
 
-/// One page, `[layers][heads][keys, values]`, aligned to a cache line.
-#[derive(Debug)]
-struct Page {
-    bytes: Vec<u8>,
-    start: usize,
-}
+/// One page, `[layers][heads][keys, values]`.
+type Page = AlignedBuffer<u8>;
 
-impl Page {
-    const ALIGN: usize = 64;
-
-    fn new(len: usize) -> Result<Page> {
-        let mut bytes = Vec::new();
-        bytes
-            .try_reserve_exact(len + Self::ALIGN)
-            .map_err(|_| err!(NoMemory, "a page of the KV cache ({len} bytes) cannot be allocated"))?;
-        bytes.resize(len + Self::ALIGN, 0);
-        let start = bytes.as_ptr().align_offset(Self::ALIGN);
-        Ok(Page { bytes, start })
-    }
-
-    fn range(&self, range: Range<usize>) -> Range<usize> {
-        self.start + range.start..self.start + range.end
-    }
+fn new_page(len: usize) -> Result<Page> {
+    let mut page = Page::default();
+    page.try_grow(len).map_err(|_| err!(NoMemory, "a page of the KV cache ({len} bytes) cannot be allocated"))?;
+    Ok(page)
 }
 
 /// A sequence's keys and values.
@@ -101,7 +84,7 @@ impl KvCache {
         let before = self.pages.len();
         let result = (before..positions.div_ceil(TILE_KEYS)).try_for_each(|_| {
             self.pages.try_reserve(1)?;
-            self.pages.push(Page::new(self.layout.page_bytes())?);
+            self.pages.push(new_page(self.layout.page_bytes())?);
             Ok(())
         });
         if result.is_err() {
@@ -125,24 +108,23 @@ impl KvCache {
         for page in start / TILE_KEYS..end.div_ceil(TILE_KEYS) {
             let first = page * TILE_KEYS;
             let positions = start.max(first)..end.min(first + TILE_KEYS);
-            let page = &mut self.pages[page];
-            let range = page.range(layer * layout.layer_bytes()..(layer + 1) * layout.layer_bytes());
-            let slab = &mut page.bytes[range];
+            let slab = &mut self.pages[page][layer * layout.layer_bytes()..(layer + 1) * layout.layer_bytes()];
             exec.team_for(positions.len()).rows(slab, layout.head_bytes(), |worker, mut block| {
                 let scratch = &mut *exec.scratch(worker);
-                let narrowed = grown(&mut scratch.bytes, head_dim * size);
+                let row_bytes = head_dim * size;
+                let narrowed = scratch.bytes.grown(positions.len() * row_bytes);
                 for head in block.rows() {
                     let (k, v) = block.row(head).split_at_mut(layout.key_bytes());
-                    for position in positions.clone() {
+                    let head = head * head_dim..(head + 1) * head_dim;
+                    for (position, narrowed) in positions.clone().zip(narrowed.chunks_exact_mut(row_bytes)) {
                         let (row, slot) = (&qkv[(position - start) * width..], position - first);
-                        let head = head * head_dim..(head + 1) * head_dim;
                         exec.kernels.narrow(layout.dtype, &row[keys..][head.clone()], narrowed);
-                        for (d, element) in narrowed.chunks_exact(size).enumerate() {
-                            let at = (d * TILE_KEYS + slot) * size;
-                            k[at..at + size].copy_from_slice(element);
-                        }
                         let at = slot * head_dim.next_multiple_of(LANES) * size;
-                        exec.kernels.narrow(layout.dtype, &row[values..][head], &mut v[at..at + head_dim * size]);
+                        exec.kernels.narrow(layout.dtype, &row[values..][head.clone()], &mut v[at..at + row_bytes]);
+                    }
+                    match size {
+                        2 => transpose::<2>(narrowed, head_dim, positions.start - first, k),
+                        _ => transpose::<4>(narrowed, head_dim, positions.start - first, k),
                     }
                 }
             });
@@ -153,9 +135,20 @@ impl KvCache {
     pub fn tile(&self, layer: usize, head: usize, page: usize) -> KvTile<'_> {
         let layout = &self.layout;
         let start = layer * layout.layer_bytes() + head * layout.head_bytes();
-        let page = &self.pages[page];
-        let bytes = &page.bytes[page.range(start..start + layout.head_bytes())];
+        let bytes = &self.pages[page][start..start + layout.head_bytes()];
         let (keys, values) = bytes.split_at(layout.key_bytes());
         KvTile { dtype: layout.dtype, keys, values, head_dim: layout.head_dim }
+    }
+}
+
+/// Puts the rows of keys `rows`, `[positions][head_dim]` elements of `SIZE` bytes, into the tile's `[head_dim][TILE_KEYS]`,
+/// the first at `slot`.
+fn transpose<const SIZE: usize>(rows: &[u8], head_dim: usize, slot: usize, tile: &mut [u8]) {
+    let (rows, _) = rows.as_chunks::<SIZE>();
+    let (tile, _) = tile.as_chunks_mut::<SIZE>();
+    for (d, tile) in tile.chunks_exact_mut(TILE_KEYS).enumerate() {
+        for (tile, row) in tile[slot..].iter_mut().zip(rows.chunks_exact(head_dim)) {
+            *tile = row[d];
+        }
     }
 }

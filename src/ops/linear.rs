@@ -1,11 +1,15 @@
 //! Linear layers over weights in any stored format: `y = W·x + b`.
 
-use super::{Exec, grown};
+use super::Exec;
 use crate::checkpoint::Tensor;
 use crate::error::Result;
-use crate::kernels::{GROUP_ROWS, TILE_TOKENS, k_blocks, packed_len};
+use crate::kernels::{GROUP_ROWS, TILE_ROWS, TILE_TOKENS, k_blocks, packed_len};
 use crate::pool::Block;
+use crate::tensor::AlignedBuffer;
 use std::ops::Range;
+
+/// Rows that are handed to a thread together.
+const GRAIN_ROWS: usize = 4 * TILE_ROWS;
 
 /// One or several matrices with a common input, their outputs side by side: `[outputs][inputs]` each, as stored.
 #[derive(Debug)]
@@ -40,15 +44,30 @@ impl Linear {
     }
 
     /// Applies the layer to each row of `x`, `[n][inputs]`, giving `out`, `[n][outputs]`. `packed` is a buffer.
-    pub fn apply(&self, exec: &Exec<'_>, x: &[f32], packed: &mut Vec<f32>, out: &mut [f32]) {
+    pub fn apply(&self, exec: &Exec<'_>, x: &[f32], packed: &mut AlignedBuffer<f32>, out: &mut [f32]) {
+        self.apply_after(exec, |_| (), x, packed, out);
+    }
+
+    /// [`apply`](Self::apply), where each worker of the team first does `prepare(worker)` if there is one row only.
+    pub fn apply_after(
+        &self,
+        exec: &Exec<'_>,
+        prepare: impl Fn(usize) + Sync,
+        x: &[f32],
+        packed: &mut AlignedBuffer<f32>,
+        out: &mut [f32],
+    ) {
         let n = x.len() / self.inputs;
         if n == 1 {
-            return exec.team.columns(out, self.outputs, GROUP_ROWS, |_, mut block| {
+            return exec.team.columns(out, self.outputs, GRAIN_ROWS, |worker, mut block| {
+                if block.columns().len() > GRAIN_ROWS {
+                    prepare(worker); // with the worker's fixed range, not with each piece of the shared tail
+                }
                 self.dot_rows(exec, x, block.columns(), block.row(0));
             });
         }
         let packed = self.pack(exec, x, packed);
-        exec.team.columns(out, self.outputs, GROUP_ROWS, |worker, mut block| {
+        exec.team.columns(out, self.outputs, GRAIN_ROWS, |worker, mut block| {
             for (part, rows, first) in self.cut(block.columns()) {
                 for at in rows.clone().step_by(GROUP_ROWS) {
                     let group = at..rows.end.min(at + GROUP_ROWS);
@@ -82,10 +101,10 @@ impl Linear {
     }
 
     /// The activations as the tile kernel reads them.
-    fn pack<'p>(&self, exec: &Exec<'_>, x: &[f32], packed: &'p mut Vec<f32>) -> &'p [f32] {
+    fn pack<'p>(&self, exec: &Exec<'_>, x: &[f32], packed: &'p mut AlignedBuffer<f32>) -> &'p [f32] {
         let (k, n) = (self.inputs, x.len() / self.inputs);
         let triples = n.div_ceil(TILE_TOKENS);
-        let packed = grown(packed, packed_len(n, k));
+        let packed = packed.grown(packed_len(n, k));
         let mut rest = &mut *packed;
         for cut in k_blocks(k) {
             let width = packed_len(1, cut.len());
@@ -115,7 +134,7 @@ impl Linear {
         let mut weights = [&[][..]; GROUP_ROWS];
         weights.iter_mut().zip(bytes.chunks_exact(stride)).for_each(|(w, row)| *w = row);
         let scratch = &mut *exec.scratch(worker);
-        let products = grown(&mut scratch.products, n.next_multiple_of(TILE_TOKENS) * GROUP_ROWS);
+        let products = scratch.products.grown(n.next_multiple_of(TILE_TOKENS) * GROUP_ROWS);
         let weights = &weights[..rows.len()];
         exec.kernels.gemm_group(part.dtype(), weights, self.inputs, packed, &mut scratch.gemm, products);
         let at = first - block.columns().start;

@@ -7,7 +7,7 @@ pub mod rope;
 
 use crate::kernels::{GemmScratch, Kernels};
 use crate::pool::Team;
-use crate::tensor::DType;
+use crate::tensor::{AlignedBuffer, DType};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What every operator runs with during one step.
@@ -27,13 +27,13 @@ pub struct Exec<'a> {
 #[derive(Debug, Default)]
 pub struct Scratch {
     gemm: GemmScratch,
-    /// Output of a group of rows; query rows; narrowed values.
-    products: Vec<f32>,
-    queries: Vec<f32>,
-    states: Vec<f32>,
-    partials: Vec<f32>,
-    visible: Vec<usize>,
-    bytes: Vec<u8>,
+    /// Output of a group of rows; query rows and their states; a tile of the cache; narrowed values.
+    products: AlignedBuffer<f32>,
+    queries: AlignedBuffer<f32>,
+    states: AlignedBuffer<f32>,
+    tile: AlignedBuffer<f32>,
+    visible: AlignedBuffer<usize>,
+    bytes: AlignedBuffer<u8>,
 }
 
 impl<'a> Exec<'a> {
@@ -46,14 +46,6 @@ impl<'a> Exec<'a> {
     fn scratch(&self, worker: usize) -> MutexGuard<'a, Scratch> {
         self.scratch[worker].lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The first `len` elements of a buffer that grows to its largest use.
-fn grown<T: Clone + Default>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
-    if buffer.len() < len {
-        buffer.resize(len, T::default());
-    }
-    &mut buffer[..len]
 }
 
 /// Runs `f(row index, row)` on each row of `data`, rows of `width`.

@@ -75,6 +75,18 @@ impl Lanes for Avx2 {
         })
     }
     #[inline(always)]
+    unsafe fn first(self) -> f32 {
+        unsafe { _mm256_cvtss_f32(self.0) }
+    }
+    #[inline(always)]
+    unsafe fn highest(self) -> f32 {
+        unsafe {
+            let v = _mm_max_ps(_mm256_castps256_ps128(self.0), _mm256_extractf128_ps::<1>(self.0));
+            let v = _mm_max_ps(v, _mm_movehl_ps(v, v));
+            _mm_cvtss_f32(_mm_max_ss(v, _mm_movehdup_ps(v)))
+        }
+    }
+    #[inline(always)]
     unsafe fn sum(self) -> f32 {
         unsafe {
             let v = _mm256_add_ps(self.0, _mm256_permute_ps::<0b01_00_11_10>(self.0)); // l0+l2, l1+l3 | l4+l6, l5+l7

@@ -13,53 +13,95 @@ const PREFETCH: usize = 512;
 const AHEAD_BLOCKS: usize = 24;
 const CACHE_LINE: usize = 64;
 
-/// `out[s][i] = w[s][i] · x` for `rows` rows from each of four places, walked together: four long sequential streams
-/// are what the hardware prefetchers like best.
+/// `out[s][t · stride + i] = w[s][i] · x[t]` for `rows` rows from each of four places, walked together, and `n` tokens: four
+/// long sequential streams are what the hardware prefetchers like best. The tokens after the first three find the rows in
+/// the first-level cache.
 ///
 /// # Safety
-/// Each `w[s]` has `rows × k` elements of `E`, `x` has `k` f32, each `out[s]` `rows` f32.
+/// Each `w[s]` has `rows × k` elements of `E`, `x` has `n × k` f32, each `out[s]` room for `n` rows of `rows` f32, `stride`
+/// from row to row.
 #[inline(always)]
-pub unsafe fn gemv<L: Lanes, E: Element>(w: [*const u8; 4], rows: usize, k: usize, x: *const f32, out: [*mut f32; 4]) {
-    const UNROLL: usize = 4 * LANES;
-    let size = E::DTYPE.size();
-    // SAFETY: every index below stays under rows × k, k and rows; prefetch takes any address.
+pub unsafe fn gemv<L: Lanes, E: Element>(
+    w: [*const u8; 4],
+    rows: usize,
+    (k, n): (usize, usize),
+    x: *const f32,
+    out: [*mut f32; 4],
+    stride: usize,
+) {
+    // SAFETY: every index below stays under rows, n and k.
     unsafe {
         for row in 0..rows {
-            let w = w.map(|p| p.add(row * k * size));
-            let mut acc = [L::splat(0.0); 4];
-            let mut i = 0;
-            while i + UNROLL <= k {
+            let w = w.map(|p| p.add(row * k * E::DTYPE.size()));
+            let mut t = 0;
+            while t < n {
+                let (x, out) = (x.add(t * k), out.map(|p| p.add(t * stride + row)));
+                t += match n - t {
+                    1 => dot4::<L, E, 1>(w, k, x, out, stride, t == 0),
+                    2 | 4 => dot4::<L, E, 2>(w, k, x, out, stride, t == 0),
+                    _ => dot4::<L, E, 3>(w, k, x, out, stride, t == 0),
+                };
+            }
+        }
+    }
+}
+
+/// Four rows times `T` tokens, as in [`gemv`]; returns `T`.
+///
+/// # Safety
+/// As [`gemv`].
+#[inline(always)]
+unsafe fn dot4<L: Lanes, E: Element, const T: usize>(
+    w: [*const u8; 4],
+    k: usize,
+    x: *const f32,
+    out: [*mut f32; 4],
+    stride: usize,
+    prefetch: bool,
+) -> usize {
+    const UNROLL: usize = 4 * LANES;
+    let size = E::DTYPE.size();
+    // SAFETY: every index below stays under k and T; prefetch takes any address.
+    unsafe {
+        let mut acc = [[L::splat(0.0); 4]; T];
+        let mut i = 0;
+        while i + UNROLL <= k {
+            if prefetch {
                 for p in w {
                     for line in (0..UNROLL * size).step_by(CACHE_LINE) {
                         L::prefetch(p.wrapping_add(i * size + PREFETCH + line));
                     }
                 }
-                for u in (i..i + UNROLL).step_by(LANES) {
-                    let xs = L::load(x.add(u));
-                    for s in 0..4 {
-                        acc[s] = E::load::<L>(w[s].add(u * size)).fma(xs, acc[s]);
+            }
+            for u in (i..i + UNROLL).step_by(LANES) {
+                let xs: [L; T] = std::array::from_fn(|t| L::load(x.add(t * k + u)));
+                for s in 0..4 {
+                    let ws = E::load::<L>(w[s].add(u * size));
+                    for t in 0..T {
+                        acc[t][s] = ws.fma(xs[t], acc[t][s]);
                     }
                 }
-                i += UNROLL;
             }
-            while i + LANES <= k {
-                let xs = L::load(x.add(i));
-                for s in 0..4 {
-                    acc[s] = E::load::<L>(w[s].add(i * size)).fma(xs, acc[s]);
-                }
-                i += LANES;
-            }
-            if i < k {
-                let xs = F32::load_tail::<L>(x.add(i).cast(), k - i);
-                for s in 0..4 {
-                    acc[s] = E::load_tail::<L>(w[s].add(i * size), k - i).fma(xs, acc[s]);
+            i += UNROLL;
+        }
+        while i < k {
+            let count = LANES.min(k - i);
+            for s in 0..4 {
+                let p = w[s].add(i * size);
+                let ws = if count == LANES { E::load::<L>(p) } else { E::load_tail::<L>(p, count) };
+                for t in 0..T {
+                    acc[t][s] = ws.fma(load_some(x.add(t * k + i), count), acc[t][s]);
                 }
             }
+            i += LANES;
+        }
+        for (t, acc) in acc.into_iter().enumerate() {
             for (o, sum) in out.into_iter().zip(L::sum4(acc)) {
-                *o.add(row) = sum;
+                *o.add(t * stride) = sum;
             }
         }
     }
+    T
 }
 
 /// Spreads `k` elements at `src` over lane blocks: block b of eight goes to `dst + b · stride`, the last padded with 0.

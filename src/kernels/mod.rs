@@ -23,6 +23,8 @@ use float::Ahead;
 pub use lanes::LANES;
 use std::ops::Range;
 
+/// Most tokens of [`Kernels::gemv`].
+pub const FEW_TOKENS: usize = 8;
 /// Weight rows of one register tile of the matrix product.
 pub const TILE_ROWS: usize = 4;
 /// Tokens of one register tile.
@@ -36,7 +38,7 @@ pub const TILE_KEYS: usize = 64;
 const CACHE_BYTES: usize = 288 * 1024;
 
 type PerType<F> = [F; DType::ALL.len()];
-type Gemv = unsafe fn([*const u8; 4], usize, usize, *const f32, [*mut f32; 4]);
+type Gemv = unsafe fn([*const u8; 4], usize, (usize, usize), *const f32, [*mut f32; 4], usize);
 type MatrixTile = unsafe fn(*const f32, *const f32, usize, *mut f32, (bool, bool), *mut f32, usize, Ahead);
 type Attend = unsafe fn(Tile, *const f32, usize, *const usize, *mut f32);
 
@@ -83,7 +85,7 @@ macro_rules! tier {
         };
 
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, gemv<E>(
-            w: [*const u8; 4], rows: usize, k: usize, x: *const f32, out: [*mut f32; 4]));
+            w: [*const u8; 4], rows: usize, size: (usize, usize), x: *const f32, out: [*mut f32; 4], stride: usize));
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, pack<E>(
             src: *const u8, k: usize, dst: *mut f32, stride: usize));
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, tile(
@@ -173,30 +175,34 @@ impl Kernels {
         self.name
     }
 
-    /// `out[r] = w[r] · x` for each row of `w`, `[out.len()][x.len()]` elements of `dtype`.
-    pub fn gemv(&self, dtype: DType, w: &[u8], x: &[f32], out: &mut [f32]) {
-        let (rows, k) = (out.len(), x.len());
-        let stride = k * dtype.size();
-        assert_eq!(w.len(), rows * stride, "gemv: weights");
+    /// `out[t][r] = w[r] · x[t]` for each row of `w`, `[rows][k]` elements of `dtype`, and up to [`FEW_TOKENS`] rows of `x`,
+    /// `[n][k]`; `out` is `[n][rows]`.
+    pub fn gemv(&self, dtype: DType, w: &[u8], k: usize, x: &[f32], out: &mut [f32]) {
+        let n = x.len() / k;
+        assert!((1..=FEW_TOKENS).contains(&n), "gemv: {n} tokens");
+        let (rows, stride) = (out.len() / n, k * dtype.size());
+        assert_eq!((w.len(), x.len(), out.len()), (rows * stride, n * k, n * rows), "gemv: lengths");
         let gemv = self.gemv[dtype as usize];
         let quarter = rows / 4;
         let base: [usize; 4] = std::array::from_fn(|s| s * quarter);
-        // SAFETY: quarter s reads rows [s·quarter, (s+1)·quarter) of w, checked above, and writes the same of out.
+        // SAFETY: quarter s reads rows [s·quarter, (s+1)·quarter) of w, checked above, and writes the same columns of out.
         unsafe {
             let p = out.as_mut_ptr();
-            gemv(base.map(|r| w.as_ptr().add(r * stride)), quarter, k, x.as_ptr(), base.map(|r| p.add(r)));
+            gemv(base.map(|r| w.as_ptr().add(r * stride)), quarter, (k, n), x.as_ptr(), base.map(|r| p.add(r)), rows);
         }
         let rest = 4 * quarter..rows;
         if !rest.is_empty() {
-            let mut sums = [0.0f32; 4];
+            let mut sums = [[0.0f32; 4]; FEW_TOKENS];
             let row = |i: usize| (rest.start + i).min(rows - 1); // the last row again where there is none
-            // SAFETY: row(i) < rows, and the four sums take one row each.
+            // SAFETY: row(i) < rows, and the sums have a row of four for each of n ≤ FEW_TOKENS tokens.
             unsafe {
-                let p = sums.as_mut_ptr();
+                let p = sums.as_mut_ptr().cast::<f32>();
                 let w = std::array::from_fn(|i| w.as_ptr().add(row(i) * stride));
-                gemv(w, 1, k, x.as_ptr(), std::array::from_fn(|i| p.add(i)));
+                gemv(w, 1, (k, n), x.as_ptr(), std::array::from_fn(|i| p.add(i)), 4);
             }
-            out[rest.clone()].copy_from_slice(&sums[..rest.len()]);
+            for (out, sums) in out.chunks_exact_mut(rows).zip(sums) {
+                out[rest.clone()].copy_from_slice(&sums[..rest.len()]);
+            }
         }
     }
 

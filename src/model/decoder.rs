@@ -57,8 +57,6 @@ pub struct Workspace {
     att: AlignedBuffer<f32>,
     /// A branch's output before it is added to the residual stream, `[n][hidden]`.
     branch: AlignedBuffer<f32>,
-    /// Gates, then ups, `[n][2 · intermediate]`.
-    gate_up: AlignedBuffer<f32>,
     /// silu(gate) · up, `[n][intermediate]`.
     ff: AlignedBuffer<f32>,
     /// Cosines and sines of the rotary angles, `[n][head_dim / 2]`.
@@ -173,11 +171,11 @@ impl Decoder {
         let width = q_width + 2 * kv_width;
         let half = heads.dim / 2;
         workspace.reserve(n, self)?;
-        let Workspace { x, h, qkv, att, branch, gate_up, ff, cos, sin, packed, partials } = workspace;
+        let Workspace { x, h, qkv, att, branch, ff, cos, sin, packed, partials } = workspace;
         let (x, h) = (&mut x[..n * self.hidden], &mut h[..n * self.hidden]);
         let (qkv, att) = (&mut qkv[..n * width], &mut att[..n * q_width]);
         let branch = &mut branch[..n * self.hidden];
-        let (gate_up, ff) = (&mut gate_up[..n * 2 * self.intermediate], &mut ff[..n * self.intermediate]);
+        let ff = &mut ff[..n * self.intermediate];
         let (cos, sin) = (&mut cos[..n * half], &mut sin[..n * half]);
 
         ops::gather(exec, self.embedding.dtype(), self.embedding.bytes(), self.hidden, tokens, x);
@@ -214,10 +212,8 @@ impl Decoder {
             // x += Wdown · (silu(Wgate·h) * Wup·h)
             ops::rms_norm(exec, x, &layer.post_norm, self.eps, h);
             clock.lap(Operator::RmsNorm);
-            layer.gate_up.apply(exec, h, packed, gate_up);
+            layer.gate_up.apply_swiglu(exec, h, packed, ff);
             clock.lap(Operator::Matmul);
-            ops::swiglu(exec, gate_up, self.intermediate, ff);
-            clock.lap(Operator::Swiglu);
             layer.down.apply(exec, ff, packed, branch);
             clock.lap(Operator::Matmul);
             trace(&mut tap, || format!("layers.{i}.mlp"), branch);
@@ -275,7 +271,6 @@ impl Workspace {
             (&mut self.qkv, q + 2 * heads.kv * heads.dim),
             (&mut self.att, q),
             (&mut self.branch, decoder.hidden),
-            (&mut self.gate_up, 2 * decoder.intermediate),
             (&mut self.ff, decoder.intermediate),
             (&mut self.cos, heads.dim / 2),
             (&mut self.sin, heads.dim / 2),

@@ -43,6 +43,8 @@ pub struct Model {
     totals: (u64, u64),
     kernels: &'static Kernels,
     pool: Arc<Pool>,
+    /// The pool's leader alone.
+    solo: Team,
     /// Taken inside a step only, and steps take turns: never contended.
     workspace: Mutex<Workspace>,
     scratch: Vec<Mutex<Scratch>>,
@@ -70,7 +72,7 @@ impl Model {
         let pool = Pool::shared(options.threads)?;
         let scratch = (0..pool.threads()).map(|_| Mutex::default()).collect();
         let (name, workspace) = (source.name, Mutex::default());
-        Ok(Model { config, decoder, tokenizer, name, totals, kernels, pool, workspace, scratch })
+        Ok(Model { config, decoder, tokenizer, name, totals, kernels, pool, solo: Team::solo(), workspace, scratch })
     }
 
     /// The checkpoint's configuration.
@@ -113,8 +115,7 @@ impl Model {
     /// Runs `f` on the model's team with its buffers. Steps take turns.
     pub fn step<R: Send>(&self, f: impl FnOnce(&Exec<'_>, &mut Workspace) -> Result<R> + Send) -> Result<R> {
         self.pool.step(|team| {
-            let solo = Team::solo();
-            let exec = Exec { kernels: self.kernels, team, solo: &solo, scratch: &self.scratch };
+            let exec = Exec { kernels: self.kernels, team, solo: &self.solo, scratch: &self.scratch };
             f(&exec, &mut self.workspace.lock().unwrap_or_else(PoisonError::into_inner))
         })
     }

@@ -3,8 +3,7 @@
 use super::Exec;
 use crate::checkpoint::Tensor;
 use crate::error::Result;
-use crate::kernels::{GROUP_ROWS, TILE_ROWS, TILE_TOKENS, k_blocks, packed_len};
-use crate::pool::Block;
+use crate::kernels::{FEW_TOKENS, GROUP_ROWS, GemmScratch, TILE_ROWS, TILE_TOKENS, k_blocks, packed_len};
 use crate::tensor::AlignedBuffer;
 use std::ops::Range;
 
@@ -58,23 +57,69 @@ impl Linear {
         out: &mut [f32],
     ) {
         let n = x.len() / self.inputs;
-        if n == 1 {
-            return exec.team.columns(out, self.outputs, GRAIN_ROWS, |worker, mut block| {
-                if block.columns().len() > GRAIN_ROWS {
-                    prepare(worker); // with the worker's fixed range, not with each piece of the shared tail
-                }
-                self.dot_rows(exec, x, block.columns(), block.row(0));
-            });
-        }
-        let packed = self.pack(exec, x, packed);
+        let input = self.input(exec, x, packed);
         exec.team.columns(out, self.outputs, GRAIN_ROWS, |worker, mut block| {
-            for (part, rows, first) in self.cut(block.columns()) {
-                for at in rows.clone().step_by(GROUP_ROWS) {
-                    let group = at..rows.end.min(at + GROUP_ROWS);
-                    self.group(exec, (worker, n), (part, group, first + at - rows.start), packed, &mut block);
+            let columns = block.columns();
+            if n == 1 && columns.len() > GRAIN_ROWS {
+                prepare(worker); // with the worker's fixed range, not with each piece of the shared tail
+            }
+            let scratch = &mut *exec.scratch(worker);
+            for (part, rows, first) in self.cut(columns.clone()) {
+                for group in input.groups(rows.clone()) {
+                    let at = first + group.start - rows.start - columns.start;
+                    if n == 1 {
+                        let out = &mut block.row(0)[at..at + group.len()];
+                        input.multiply(exec, part, group, &mut scratch.gemm, out);
+                        continue;
+                    }
+                    let products = scratch.products.grown(input.products_len(group.len()));
+                    input.multiply(exec, part, group.clone(), &mut scratch.gemm, products);
+                    for (t, products) in products.chunks_exact(input.width(group.len())).take(n).enumerate() {
+                        block.row(t)[at..at + group.len()].copy_from_slice(&products[..group.len()]);
+                    }
+                }
+            }
+            if !self.bias.is_empty() {
+                for t in 0..n {
+                    add(block.row(t), &self.bias[columns.clone()]);
                 }
             }
         });
+    }
+
+    /// [`apply`](Self::apply) of two matrices, gate and up, followed by SwiGLU: `out`, `[n][outputs / 2]`, is
+    /// `silu(gate · x) · (up · x)`.
+    pub fn apply_swiglu(&self, exec: &Exec<'_>, x: &[f32], packed: &mut AlignedBuffer<f32>, out: &mut [f32]) {
+        let [gate, up] = &self.parts[..] else { panic!("SwiGLU of {} matrices", self.parts.len()) };
+        let (n, width) = (x.len() / self.inputs, self.outputs / 2);
+        let input = self.input(exec, x, packed);
+        exec.team.columns(out, width, GRAIN_ROWS, |worker, mut block| {
+            let columns = block.columns();
+            let scratch = &mut *exec.scratch(worker);
+            for group in input.groups(columns.clone()) {
+                let (len, stride) = (group.len(), input.width(group.len()));
+                let gates = scratch.products.grown(input.products_len(len));
+                let ups = scratch.ups.grown(input.products_len(len));
+                input.multiply(exec, gate, group.clone(), &mut scratch.gemm, gates);
+                input.multiply(exec, up, group.clone(), &mut scratch.gemm, ups);
+                for (t, (gates, ups)) in
+                    gates.chunks_exact_mut(stride).zip(ups.chunks_exact_mut(stride)).take(n).enumerate()
+                {
+                    let (gates, ups) = (&mut gates[..len], &mut ups[..len]);
+                    if !self.bias.is_empty() {
+                        add(gates, &self.bias[group.clone()]);
+                        add(ups, &self.bias[width + group.start..width + group.end]);
+                    }
+                    let at = group.start - columns.start;
+                    exec.kernels.swiglu(gates, ups, &mut block.row(t)[at..at + len]);
+                }
+            }
+        });
+    }
+
+    fn input<'a>(&self, exec: &Exec<'_>, x: &'a [f32], packed: &'a mut AlignedBuffer<f32>) -> Input<'a> {
+        let (k, n) = (self.inputs, x.len() / self.inputs);
+        if n <= FEW_TOKENS { Input::Few { x, k, n } } else { Input::Many { packed: self.pack(exec, x, packed), k, n } }
     }
 
     /// The matrices that the joined rows `range` touch: (matrix, its rows, their first joined row).
@@ -86,18 +131,6 @@ impl Linear {
             let (from, to) = (range.start.max(start), range.end.min(end));
             (from < to).then(|| (part, from - start..to - start, from))
         })
-    }
-
-    /// One token: `out` = the joined rows `range` times `x`.
-    fn dot_rows(&self, exec: &Exec<'_>, x: &[f32], range: Range<usize>, out: &mut [f32]) {
-        for (part, rows, first) in self.cut(range.clone()) {
-            let stride = self.inputs * part.dtype().size();
-            let out = &mut out[first - range.start..first - range.start + rows.len()];
-            exec.kernels.gemv(part.dtype(), &part.bytes()[rows.start * stride..rows.end * stride], x, out);
-        }
-        if !self.bias.is_empty() {
-            out.iter_mut().zip(&self.bias[range]).for_each(|(y, b)| *y += b);
-        }
     }
 
     /// The activations as the tile kernel reads them.
@@ -119,31 +152,63 @@ impl Linear {
         }
         packed
     }
+}
 
-    /// Many tokens: the rows `rows` of `part`, whose first is the joined row `first`, times all of them.
-    fn group(
-        &self,
+/// The activations of a product: as they are for few tokens, as the tile kernel reads them for many.
+#[derive(Clone, Copy)]
+enum Input<'a> {
+    Few { x: &'a [f32], k: usize, n: usize },
+    Many { packed: &'a [f32], k: usize, n: usize },
+}
+
+impl Input<'_> {
+    /// The rows that are multiplied at once: for few tokens all, so that the kernel can walk far-apart parts of them.
+    fn groups(self, rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let step = match self {
+            Input::Few { .. } => rows.len(),
+            Input::Many { .. } => GROUP_ROWS,
+        };
+        rows.clone().step_by(step).map(move |at| at..rows.end.min(at + step))
+    }
+
+    /// f32 from one token's products to the next, for a group of `rows`.
+    fn width(self, rows: usize) -> usize {
+        match self {
+            Input::Few { .. } => rows,
+            Input::Many { .. } => GROUP_ROWS,
+        }
+    }
+
+    /// f32 of the products of a group of `rows`.
+    fn products_len(self, rows: usize) -> usize {
+        match self {
+            Input::Few { n, .. } => n * rows,
+            Input::Many { n, .. } => n.next_multiple_of(TILE_TOKENS) * GROUP_ROWS,
+        }
+    }
+
+    /// The products of a group of rows of `part` with all tokens: rows of [`width`](Self::width), one for each token.
+    fn multiply(
+        self,
         exec: &Exec<'_>,
-        (worker, n): (usize, usize),
-        (part, rows, first): (&Tensor, Range<usize>, usize),
-        packed: &[f32],
-        block: &mut Block<'_, f32>,
+        part: &Tensor,
+        group: Range<usize>,
+        scratch: &mut GemmScratch,
+        products: &mut [f32],
     ) {
-        let stride = self.inputs * part.dtype().size();
-        let bytes = &part.bytes()[rows.start * stride..rows.end * stride];
-        let mut weights = [&[][..]; GROUP_ROWS];
-        weights.iter_mut().zip(bytes.chunks_exact(stride)).for_each(|(w, row)| *w = row);
-        let scratch = &mut *exec.scratch(worker);
-        let products = scratch.products.grown(n.next_multiple_of(TILE_TOKENS) * GROUP_ROWS);
-        let weights = &weights[..rows.len()];
-        exec.kernels.gemm_group(part.dtype(), weights, self.inputs, packed, &mut scratch.gemm, products);
-        let at = first - block.columns().start;
-        for (t, products) in products.chunks_exact(GROUP_ROWS).take(n).enumerate() {
-            let out = &mut block.row(t)[at..at + rows.len()];
-            out.copy_from_slice(&products[..rows.len()]);
-            if !self.bias.is_empty() {
-                out.iter_mut().zip(&self.bias[first..]).for_each(|(y, b)| *y += b);
+        let stride = part.shape()[1] * part.dtype().size();
+        let bytes = &part.bytes()[group.start * stride..group.end * stride];
+        match self {
+            Input::Few { x, k, .. } => exec.kernels.gemv(part.dtype(), bytes, k, x, products),
+            Input::Many { packed, k, .. } => {
+                let mut rows = [&[][..]; GROUP_ROWS];
+                rows.iter_mut().zip(bytes.chunks_exact(stride)).for_each(|(to, row)| *to = row);
+                exec.kernels.gemm_group(part.dtype(), &rows[..group.len()], k, packed, scratch, products);
             }
         }
     }
+}
+
+fn add(y: &mut [f32], bias: &[f32]) {
+    y.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
 }

@@ -27,8 +27,9 @@ pub struct Exec<'a> {
 #[derive(Debug, Default)]
 pub struct Scratch {
     gemm: GemmScratch,
-    /// Output of a group of rows; query rows and their states; a tile of the cache; narrowed values.
+    /// Output of a group of rows, and of its counterpart in SwiGLU; query rows and their states; a tile of the cache; narrowed values.
     products: AlignedBuffer<f32>,
+    ups: AlignedBuffer<f32>,
     queries: AlignedBuffer<f32>,
     states: AlignedBuffer<f32>,
     tile: AlignedBuffer<f32>,
@@ -75,12 +76,4 @@ pub fn rms_norm(exec: &Exec<'_>, x: &[f32], weight: &[f32], eps: f32, out: &mut 
 /// `x += branch`, rows of `width`.
 pub fn add(exec: &Exec<'_>, x: &mut [f32], branch: &[f32], width: usize) {
     each_row(exec, x, width, |t, x| x.iter_mut().zip(&branch[t * width..]).for_each(|(x, b)| *x += b));
-}
-
-/// `out = silu(gate) · up` where each row of `gate_up` holds `width` gates and then `width` ups.
-pub fn swiglu(exec: &Exec<'_>, gate_up: &[f32], width: usize, out: &mut [f32]) {
-    each_row(exec, out, width, |t, out| {
-        let (gate, up) = gate_up[t * 2 * width..(t + 1) * 2 * width].split_at(width);
-        exec.kernels.swiglu(gate, up, out);
-    });
 }

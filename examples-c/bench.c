@@ -23,7 +23,7 @@ static const char help[] =
     "  --depth N           positions in the KV cache before either starts (default 0)\n"
     "  --batch N           sessions that decode together (default 1, and all there is so far)\n"
     "  --threads N, -t N   threads (default 0: one for each physical core)\n"
-    "  --isa NAME          instruction set: auto, scalar (slow) or avx2 (default auto)\n"
+    "  --isa NAME          instruction set: auto, scalar (slow), avx2 or neon (default auto)\n"
     "  --json FILE         write samples, medians and limits as JSON; - is stdout, without the table\n"
     "  --help              print this text\n"
     "\n"

@@ -105,13 +105,13 @@ int32_t parse_isa(const char *text) {
     static const struct {
         const char *name;
         int32_t isa;
-    } known[] = {{"auto", RIE_ISA_AUTO}, {"scalar", RIE_ISA_SCALAR}, {"avx2", RIE_ISA_AVX2}};
+    } known[] = {{"auto", RIE_ISA_AUTO}, {"scalar", RIE_ISA_SCALAR}, {"avx2", RIE_ISA_AVX2}, {"neon", RIE_ISA_NEON}};
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (strcmp(text, known[i].name) == 0) {
             return known[i].isa;
         }
     }
-    fail_usage("--isa: '%s' is not auto, scalar or avx2", text);
+    fail_usage("--isa: '%s' is not auto, scalar, avx2 or neon", text);
 }
 
 void *allocate(size_t size) {

@@ -293,6 +293,11 @@
 #define RIE_ISA_AVX2 2
 
 /**
+ * Instruction set: AArch64 with NEON.
+ */
+#define RIE_ISA_NEON 3
+
+/**
  * Element type: 32-bit IEEE 754 float, 4 bytes.
  */
 #define RIE_DTYPE_F32 1
@@ -409,7 +414,7 @@
 #define RIE_INFO_MODEL_TYPE 801
 
 /**
- * `rie_get_str`, model: the instruction set in use (`scalar`, `avx2`); NULL: the best that this CPU has.
+ * `rie_get_str`, model: the instruction set in use (`scalar`, `avx2`, `neon`); NULL: the best that this CPU has.
  */
 #define RIE_INFO_ISA 802
 

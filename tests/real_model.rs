@@ -198,6 +198,14 @@ fn bf16_equals_its_upcast_to_the_bit() {
     assert!(same, "a BF16 model and its F32 upcast differ");
 }
 
+#[test]
+#[ignore = "needs RIE_TEST_SMOLLM2"]
+fn memory_is_weights_cache_and_64_mib_at_most() {
+    for dtype in ["f32", "bf16"] {
+        common::expect_success(common::Program::test("memory").command().arg(model(dtype)), "");
+    }
+}
+
 /// Writes the model with every BF16 tensor as F32.
 fn upcast(from: &Path, to: &Path) {
     for name in ["config.json", "tokenizer.json"] {

@@ -103,6 +103,8 @@ pub const RIE_ISA_AUTO: i32 = 0;
 pub const RIE_ISA_SCALAR: i32 = 1;
 /// Instruction set: x86-64 with AVX2, FMA and F16C.
 pub const RIE_ISA_AVX2: i32 = 2;
+/// Instruction set: AArch64 with NEON.
+pub const RIE_ISA_NEON: i32 = 3;
 
 /// Element type: 32-bit IEEE 754 float, 4 bytes.
 pub const RIE_DTYPE_F32: i32 = 1;
@@ -153,7 +155,7 @@ pub const RIE_INFO_CORES: i32 = 700;
 pub const RIE_INFO_ARCHITECTURE: i32 = 800;
 /// `rie_get_str`, model: `model_type` of `config.json`, such as `llama`.
 pub const RIE_INFO_MODEL_TYPE: i32 = 801;
-/// `rie_get_str`, model: the instruction set in use (`scalar`, `avx2`); NULL: the best that this CPU has.
+/// `rie_get_str`, model: the instruction set in use (`scalar`, `avx2`, `neon`); NULL: the best that this CPU has.
 pub const RIE_INFO_ISA: i32 = 802;
 /// `rie_get_str`, session: times of the operators so far, all 0 without `RIE_OPT_PROFILE`, as JSON:
 /// `{"steps", "tokens", "forward_ns", "operators": [{"name", "ns", "calls"}]}`. Steps are forward passes, tokens those

@@ -8,6 +8,8 @@
 //! Every sum has one documented order (see the two files), and each lane operation is one IEEE 754 operation, so all
 //! tiers give the same bits. `tests/kernels.rs` compares each supported tier with the scalar one and with f64.
 
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
 #[expect(clippy::needless_range_loop, reason = "indices name the lane, row and token of several arrays at once")]
 mod attention;
 #[expect(clippy::needless_range_loop, reason = "indices name the lane, row and token of several arrays at once")]
@@ -127,6 +129,10 @@ pub fn supported() -> Vec<&'static Kernels> {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
         tiers.push(&x86::avx2::AVX2);
+    }
+    #[cfg(target_arch = "aarch64")]
+    if std::arch::is_aarch64_feature_detected!("neon") {
+        tiers.push(&aarch64::neon::NEON);
     }
     tiers.push(&scalar::SCALAR);
     tiers

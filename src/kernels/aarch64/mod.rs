@@ -1,0 +1,3 @@
+//! The tiers of AArch64.
+
+pub mod neon;

@@ -1,0 +1,63 @@
+/* The process's peak memory: the mapped weights, the KV cache and 64 MiB at most, after a prompt and some steps.
+ *
+ *     memory MODEL
+ */
+#include "check.h"
+
+static const int64_t most_besides = (int64_t)64 << 20;
+
+/* Peak of the resident memory in bytes, from the kernel. */
+static int64_t peak_memory(void) {
+    FILE *status = fopen("/proc/self/status", "r");
+    char line[256];
+    long long kilobytes = -1;
+    while (status != NULL && fgets(line, sizeof line, status) != NULL) {
+        if (sscanf(line, "VmHWM: %lld kB", &kilobytes) == 1) {
+            break;
+        }
+    }
+    if (status != NULL) {
+        fclose(status);
+    }
+    EXPECT(kilobytes > 0);
+    return (int64_t)kilobytes * 1024;
+}
+
+static int64_t get(const void *handle, int32_t key, rie_error *error) {
+    int64_t value = 0;
+    NEED(rie_get_int(handle, key, &value, error), error);
+    return value;
+}
+
+int main(int argc, char **argv) {
+    if (argc != 2) {
+        puts("memory MODEL");
+        return 2;
+    }
+    rie_error *error = rie_error_new();
+    rie_model *model = NULL;
+    rie_session *session = NULL;
+    NEED(rie_model_load(argv[1], NULL, &model, error), error);
+    NEED(rie_session_new(model, NULL, &session, error), error);
+    enum { PROMPT = 600, STEPS = 20 };
+    rie_token tokens[PROMPT];
+    for (int i = 0; i < PROMPT; i++) {
+        tokens[i] = 1 + i * 61 % 40000;
+    }
+    NEED(rie_session_append(session, tokens, PROMPT, error), error);
+    for (int i = 0; i < STEPS; i++) {
+        rie_token token = 0;
+        NEED(rie_decode_step(session, NULL, &token, error), error);
+    }
+    const int64_t weights = get(model, RIE_INFO_WEIGHT_BYTES, error), kv = get(session, RIE_INFO_KV_BYTES, error);
+    const int64_t besides = peak_memory() - weights - kv;
+    if (besides > most_besides) {
+        printf("peak memory: %lld MiB besides %lld of weights and %lld of KV cache\n", (long long)besides >> 20,
+               (long long)weights >> 20, (long long)kv >> 20);
+        failures++;
+    }
+    rie_free(session);
+    rie_free(model);
+    rie_free(error);
+    return result();
+}

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs every check of the project and installs what they need (Debian packages, Python wheels) where it is missing.
+# Runs every check of the project and installs what they need (Debian packages, Python wheels, a Rust target) where it is
+# missing.
 # Nothing is optional: a tool that cannot be had fails the run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -43,6 +44,15 @@ fi
 
 step "tests"
 cargo test --quiet -- --include-ignored
+
+step "kernels and forward pass on AArch64, emulated"
+need qemu-aarch64:qemu-user aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu
+[ -d /usr/aarch64-linux-gnu/lib ] || install libc6-dev-arm64-cross
+rustup target add aarch64-unknown-linux-gnu
+CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu" \
+    CARGO_PROFILE_DEV_OPT_LEVEL=1 \
+    cargo test --quiet --target aarch64-unknown-linux-gnu --test kernels --test golden
 
 step "C examples, gcc and clang"
 make --no-print-directory -C examples-c clean

@@ -283,6 +283,8 @@ def main():
     ap.add_argument("--out", type=Path, default=Path("model"))
     ap.add_argument("--ckpt", type=Path, default=Path("checkpoint.pt"), help="written every four minutes")
     ap.add_argument("--resume", action="store_true", help="start from the checkpoint (--minutes 0: export it)")
+    ap.add_argument("--average", nargs=2, metavar=("FILE", "SHARE"), help="with --resume: take this share of the weights of "
+                    "another checkpoint; the average of a leg that generalises and one that knows the text reads best")
     ap.add_argument("--seed", type=int, default=0, help="of the order of the text; another one for each leg")
     ap.add_argument("--lr", type=float, default=4e-3, help="its peak")
     ap.add_argument("--noise", type=float, default=0, help="share of the tokens read that are replaced at random: what "
@@ -305,7 +307,11 @@ def main():
     model = Llama()
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters")
     if a.resume:
-        model.load_state_dict(torch.load(a.ckpt))
+        weights = torch.load(a.ckpt)
+        if a.average:
+            other, share = torch.load(a.average[0]), float(a.average[1])
+            weights = {n: (1 - share) * w + share * other[n] for n, w in weights.items()}
+        model.load_state_dict(weights)
     if a.minutes:
         train(model, data, a.minutes, a.ckpt, a.seed, a.lr, a.noise)
     export(model, tok, a.out)

@@ -210,7 +210,7 @@ static void emit(rie_text_stream *stream, rie_token token, int show, rie_error *
 
 /* Evaluates the prompt in portions that take a fraction of a second each, so that Ctrl-C is heard soon. */
 static void prefill(rie_session *session, size_t total, rie_error *error) {
-    size_t portion = 32;
+    size_t portion = 128;
     rie_status status = RIE_PENDING;
     while (status == RIE_PENDING && !interrupted) {
         const double start = now();

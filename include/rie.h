@@ -210,7 +210,7 @@
 
 /**
  * Option, int, tokens, 0 to 65536. The most queued tokens evaluated in one forward pass, which bounds memory and the
- * time until a cancellation is seen; 0 (default) = 256. Never changes a result. Read by `rie_session_new`.
+ * time until a cancellation is seen; 0 (default) = 512. Never changes a result. Read by `rie_session_new`.
  */
 #define RIE_OPT_CHUNK 104
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Prompt tokens per forward pass unless told otherwise.
-const DEFAULT_CHUNK: usize = 256;
+const DEFAULT_CHUNK: usize = 512;
 
 /// Rows of logits computed at once by [`Session::score`]: bounds its memory to so many times the vocabulary.
 const SCORE_ROWS: usize = 16;

@@ -62,7 +62,7 @@ pub const RIE_OPT_CONTEXT: i32 = 102;
 /// `rie_session_new`.
 pub const RIE_OPT_KV_TYPE: i32 = 103;
 /// Option, int, tokens, 0 to 65536. The most queued tokens evaluated in one forward pass, which bounds memory and the
-/// time until a cancellation is seen; 0 (default) = 256. Never changes a result. Read by `rie_session_new`.
+/// time until a cancellation is seen; 0 (default) = 512. Never changes a result. Read by `rie_session_new`.
 pub const RIE_OPT_CHUNK: i32 = 104;
 /// Option, int, 0 (default) or 1. 1 = measure the time of each operator; see `RIE_INFO_PROFILE`. Read by
 /// `rie_session_new`.

@@ -9,8 +9,8 @@ use super::{TILE_ROWS, TILE_TOKENS};
 
 /// How far ahead of the current position weights are prefetched, in bytes.
 const PREFETCH: usize = 512;
-/// How far ahead of the current lane block the activations of a tile are prefetched.
-const AHEAD_BLOCKS: usize = 24;
+/// Lane blocks of a tile in one round of its loop.
+pub const UNROLLED_BLOCKS: usize = 4;
 const CACHE_LINE: usize = 64;
 
 /// `out[s][t · stride + i] = w[s][i] · x[t]` for `rows` rows from each of four places, walked together, and `n` tokens: four
@@ -124,7 +124,7 @@ pub unsafe fn pack<L: Lanes, E: Element>(src: *const u8, k: usize, dst: *mut f32
     }
 }
 
-/// Memory to be brought near while a tile is computed: `step` bytes from `at` on for each lane block.
+/// Memory to be brought near while a tile is computed: `step` bytes from `at` on for every [`UNROLLED_BLOCKS`].
 #[derive(Clone, Copy)]
 pub struct Ahead {
     /// Any address will do.
@@ -161,19 +161,18 @@ pub unsafe fn tile<L: Lanes>(
                 }
             }
         }
-        for b in 0..blocks {
-            let x = x.add(b * TILE_TOKENS * LANES);
-            let w = w.add(b * TILE_ROWS * LANES);
-            L::prefetch(ahead.at.wrapping_add(b * ahead.step));
-            L::prefetch(x.wrapping_add(AHEAD_BLOCKS * TILE_TOKENS * LANES).cast());
-            L::prefetch(x.wrapping_add((AHEAD_BLOCKS * TILE_TOKENS + 2) * LANES).cast());
-            let xs: [L; TILE_TOKENS] = [L::load(x), L::load(x.add(LANES)), L::load(x.add(2 * LANES))];
-            for r in 0..TILE_ROWS {
-                let ws = L::load(w.add(r * LANES));
-                for t in 0..TILE_TOKENS {
-                    c[t][r] = ws.fma(xs[t], c[t][r]);
-                }
+        // Unrolled: where a neighbour shares the core, instructions are what is scarce.
+        let whole = blocks / UNROLLED_BLOCKS * UNROLLED_BLOCKS;
+        let mut near = ahead.at;
+        for b in (0..whole).step_by(UNROLLED_BLOCKS) {
+            L::prefetch(near);
+            near = near.wrapping_add(ahead.step);
+            for i in b..b + UNROLLED_BLOCKS {
+                tile_block(&mut c, w.add(i * TILE_ROWS * LANES), x.add(i * TILE_TOKENS * LANES));
             }
+        }
+        for i in whole..blocks {
+            tile_block(&mut c, w.add(i * TILE_ROWS * LANES), x.add(i * TILE_TOKENS * LANES));
         }
         for (t, c) in c.into_iter().enumerate() {
             if last {
@@ -182,6 +181,24 @@ pub unsafe fn tile<L: Lanes>(
                 for (r, c) in c.into_iter().enumerate() {
                     c.store(acc.add((t * TILE_ROWS + r) * LANES));
                 }
+            }
+        }
+    }
+}
+
+/// One lane block of a [`tile`]. (A closure would not be compiled with the tier's CPU features.)
+///
+/// # Safety
+/// As [`tile`].
+#[inline(always)]
+unsafe fn tile_block<L: Lanes>(c: &mut [[L; TILE_ROWS]; TILE_TOKENS], w: *const f32, x: *const f32) {
+    // SAFETY: `w` has TILE_ROWS and `x` TILE_TOKENS times eight f32.
+    unsafe {
+        let xs: [L; TILE_TOKENS] = [L::load(x), L::load(x.add(LANES)), L::load(x.add(2 * LANES))];
+        for r in 0..TILE_ROWS {
+            let ws = L::load(w.add(r * LANES));
+            for t in 0..TILE_TOKENS {
+                c[t][r] = ws.fma(xs[t], c[t][r]);
             }
         }
     }

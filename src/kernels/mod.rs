@@ -21,7 +21,7 @@ mod x86;
 
 use crate::tensor::{AlignedBuffer, DType};
 use attention::{STATE_EXTRA, Tile};
-use float::Ahead;
+use float::{Ahead, UNROLLED_BLOCKS};
 pub use lanes::LANES;
 use std::ops::Range;
 
@@ -140,7 +140,7 @@ pub fn supported() -> Vec<&'static Kernels> {
 
 /// How a matrix product cuts k: blocks of equal length, a multiple of eight, short enough for the caches.
 pub fn k_blocks(k: usize) -> impl Iterator<Item = Range<usize>> + Clone {
-    const LONGEST: usize = 768;
+    const LONGEST: usize = 576;
     let block = k.div_ceil(k.div_ceil(LONGEST).max(1)).next_multiple_of(LANES).max(LANES);
     (0..k).step_by(block).map(move |start| start..k.min(start + block))
 }
@@ -249,13 +249,14 @@ impl Kernels {
         assert!(rows.iter().all(|row| row.len() == k * dtype.size()), "gemm_group: row length");
         const TILE: usize = TILE_ROWS * TILE_TOKENS * LANES;
         const QUADS: usize = GROUP_ROWS / TILE_ROWS;
+        const TOGETHER: usize = 2; // quads that share the loads of a triple from the second-level cache
         let longest = k_blocks(k).next().map_or(0, |b| b.len().next_multiple_of(LANES));
         let quad_len = longest * TILE_ROWS;
         // A panel is so many triples that their activations, and the lanes kept between blocks of k, stay near.
         let kept = if longest < k { QUADS * TILE } else { 0 };
         let most = (CACHE_BYTES / (4 * (TILE_TOKENS * longest + kept))).max(1);
         let panel = triples.div_ceil(triples.div_ceil(most).max(1)).max(1);
-        let weights = scratch.weights.grown(quad_len);
+        let weights = scratch.weights.grown(TOGETHER * quad_len);
         let lanes = scratch.lanes.grown(panel * QUADS * TILE);
         let stride = k * dtype.size();
         for first in (0..triples).step_by(panel) {
@@ -265,30 +266,36 @@ impl Kernels {
                 let ends = (block.start == 0, block.end == k);
                 let bytes = block.start * dtype.size()..block.end * dtype.size();
                 let x = &packed[block.start * TILE_TOKENS * triples..];
-                for (q, quad) in rows.chunks(TILE_ROWS).enumerate() {
-                    // A quad of rows fits the first-level cache beside a triple of tokens.
-                    for (r, row) in quad.iter().enumerate() {
+                for (pair, rows) in rows.chunks(TOGETHER * TILE_ROWS).enumerate() {
+                    // These rows fit the first-level cache beside a triple of tokens.
+                    for (r, row) in rows.iter().enumerate() {
                         let src = &row[bytes.clone()];
-                        // SAFETY: block b < longest / 8 of row r lies at `r·8 + b·32` < quad_len.
+                        let at = r / TILE_ROWS * quad_len + r % TILE_ROWS * LANES;
+                        // SAFETY: block b < longest / 8 of row r lies at `at + b·32` < TOGETHER · quad_len.
                         unsafe {
-                            let dst = weights.as_mut_ptr().add(r * LANES);
+                            let dst = weights.as_mut_ptr().add(at);
                             (self.pack[dtype as usize])(src.as_ptr(), block.len(), dst, TILE_ROWS * LANES);
                         }
                     }
-                    // Meanwhile the next quad's rows, which mostly lie right behind, come near, a part with each tile.
-                    let part = (TILE_ROWS * bytes.len()).div_ceil(end - first);
-                    let next = quad[0].as_ptr().wrapping_add(TILE_ROWS * stride + bytes.start);
+                    // Meanwhile the next rows, which mostly lie right behind, come near, a part with each tile.
+                    let quads = rows.len().div_ceil(TILE_ROWS);
+                    let part = (rows.len() * bytes.len()).div_ceil((end - first) * quads);
+                    let next = rows[0].as_ptr().wrapping_add(rows.len() * stride + bytes.start);
                     for t in first..end {
                         let x = &x[t * blocks * TILE_TOKENS * LANES..(t + 1) * blocks * TILE_TOKENS * LANES];
-                        let at = (t - first) * part;
-                        let at = next.wrapping_add(at / bytes.len() * stride + at % bytes.len());
-                        let ahead = Ahead { at, step: part.div_ceil(blocks) };
-                        // SAFETY: the quad's weights and this triple have `blocks` blocks; lanes has a TILE for
-                        // each of panel × QUADS; out has three rows of GROUP_ROWS for each triple.
-                        unsafe {
-                            let acc = lanes.as_mut_ptr().add(((t - first) * QUADS + q) * TILE);
-                            let out = out.as_mut_ptr().add(t * TILE_TOKENS * GROUP_ROWS + q * TILE_ROWS);
-                            (self.tile)(weights.as_ptr(), x.as_ptr(), blocks, acc, ends, out, GROUP_ROWS, ahead);
+                        for q in 0..quads {
+                            let at = ((t - first) * quads + q) * part;
+                            let at = next.wrapping_add(at / bytes.len() * stride + at % bytes.len());
+                            let ahead = Ahead { at, step: part.div_ceil((blocks / UNROLLED_BLOCKS).max(1)) };
+                            let quad = pair * TOGETHER + q;
+                            // SAFETY: the quad's weights and this triple have `blocks` blocks; lanes has a TILE for
+                            // each of panel × QUADS; out has three rows of GROUP_ROWS for each triple.
+                            unsafe {
+                                let w = weights.as_ptr().add(q * quad_len);
+                                let acc = lanes.as_mut_ptr().add(((t - first) * QUADS + quad) * TILE);
+                                let out = out.as_mut_ptr().add(t * TILE_TOKENS * GROUP_ROWS + quad * TILE_ROWS);
+                                (self.tile)(w, x.as_ptr(), blocks, acc, ends, out, GROUP_ROWS, ahead);
+                            }
                         }
                     }
                 }

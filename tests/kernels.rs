@@ -210,12 +210,12 @@ fn attention_over_tiles() {
                 let tile = KvTile { dtype, keys: &keys[t], values: &rows_of_values[t], head_dim };
                 let visible: Vec<_> = (0..rows).map(|r| seen(r).saturating_sub(t * TILE_KEYS).min(TILE_KEYS)).collect();
                 if !tile_by_tile {
-                    tier.attend(tile, scale, &q, &visible, &mut states);
+                    tier.attend(tile, None, scale, &q, &visible, &mut states);
                     continue;
                 }
                 let mut partials = vec![f32::NAN; rows * len];
                 partials.chunks_exact_mut(len).for_each(clear_state);
-                tier.attend(tile, scale, &q, &visible, &mut partials);
+                tier.attend(tile, None, scale, &q, &visible, &mut partials);
                 for (state, partial) in states.chunks_exact_mut(len).zip(partials.chunks_exact(len)) {
                     tier.merge(state, partial);
                 }
@@ -269,7 +269,7 @@ fn keys_that_a_row_does_not_see_do_not_touch_it() {
             let mut out = vec![0.0; 2 * attention_state_len(head_dim)];
             out.chunks_exact_mut(attention_state_len(head_dim)).for_each(clear_state);
             let tile = KvTile { dtype: DType::F32, keys: &keys, values: &rows, head_dim };
-            tier.attend(tile, 1.0, &q, &[10, 11], &mut out);
+            tier.attend(tile, None, 1.0, &q, &[10, 11], &mut out);
             out
         };
         let clean = attend(&keys, &rows);

@@ -31,6 +31,8 @@ pub struct Tile {
     pub k: *const u8,
     /// `[TILE_KEYS][padded]` elements.
     pub v: *const u8,
+    /// The keys and values to bring near meanwhile; any addresses will do.
+    pub next: (*const u8, *const u8),
     /// Width of a head.
     pub head_dim: usize,
     /// `head_dim` rounded up to eight.
@@ -127,6 +129,7 @@ unsafe fn score<L: Lanes, E: Element, const R: usize, const N: usize>(
         for first in (0..most).step_by(N * LANES) {
             let mut acc = [[L::splat(0.0); N]; R];
             for d in 0..tile.head_dim {
+                L::prefetch(tile.next.0.wrapping_add((d * TILE_KEYS + first) * size));
                 // The rows' elements first: with them and one vector of keys, twelve sums fill sixteen registers.
                 let q: [L; R] = std::array::from_fn(|r| L::splat(*q.add(r * tile.head_dim + d)));
                 for n in 0..N {
@@ -218,6 +221,7 @@ unsafe fn weigh<L: Lanes, E: Element, const R: usize, const N: usize>(
         // The keys that all rows see share their loads; a row never touches a key it does not see (it may be NaN).
         let common = seen.iter().copied().min().unwrap_or(0);
         for j in 0..common {
+            L::prefetch(tile.next.1.wrapping_add((j * tile.padded + d) * size));
             let weights: [L; R] = std::array::from_fn(|r| weight(r, j));
             for n in 0..N {
                 let v = value(j, n);

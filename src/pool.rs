@@ -25,6 +25,9 @@ pub const MAX_THREADS: usize = 1024;
 /// Stack of a pool thread.
 const STACK_BYTES: usize = 1 << 20;
 
+/// A step as the leader finds it, without its lifetime.
+type Posted = *const (dyn Fn(&Team) + Sync);
+
 /// A team of threads, shared by the models that ask for the same number, joined when the last lets go.
 #[derive(Debug)]
 pub struct Pool {
@@ -43,7 +46,7 @@ struct Shared {
     team: Team,
     /// Counts the steps; the leader runs one when it sees the number change.
     number: AtomicU32,
-    step: UnsafeCell<Option<*const (dyn Fn(&Team) + Sync)>>,
+    step: UnsafeCell<Option<Posted>>,
     /// Number of the last step that is done.
     finished: Mutex<u32>,
     done: Condvar,
@@ -128,7 +131,7 @@ impl Shared {
     fn run(&self, step: &(dyn Fn(&Team) + Sync)) {
         let step: *const (dyn Fn(&Team) + Sync + '_) = step;
         // SAFETY: only the lifetime changes; the step is finished before this function returns.
-        let step: *const (dyn Fn(&Team) + Sync + 'static) = unsafe { std::mem::transmute(step) };
+        let step: Posted = unsafe { std::mem::transmute(step) };
         // SAFETY: see `Sync`: the last step is finished.
         unsafe { *self.step.get() = Some(step) };
         let number = self.number.fetch_add(1, Ordering::SeqCst).wrapping_add(1);

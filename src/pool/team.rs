@@ -21,6 +21,9 @@ const CLOSED: u32 = 1 << 31;
 /// A job as the leader hands it out: called with its number and the index of the worker.
 type Job<'a> = &'a (dyn Fn(u32, usize) + Sync);
 
+/// A job as the workers find it, without its lifetime.
+type Posted = *const (dyn Fn(u32, usize) + Sync);
+
 /// A value alone on its cache lines (the processor fetches them in pairs), so that waiting for one does not slow another.
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -33,7 +36,7 @@ pub struct Team {
     /// Counts the jobs; a worker looks for one when it sees the number change.
     number: Alone<AtomicU32>,
     /// The job and its number. A worker may come to it before it sees `number` change.
-    job: UnsafeCell<Option<(*const (dyn Fn(u32, usize) + Sync), u32)>>,
+    job: UnsafeCell<Option<(Posted, u32)>>,
     /// Workers inside the job, and [`CLOSED`].
     entered: Alone<AtomicU32>,
     /// For each worker's fixed range of items the number of the last job in which somebody took it.
@@ -91,7 +94,7 @@ impl Team {
         }
         let pointer: *const (dyn Fn(u32, usize) + Sync + '_) = job;
         // SAFETY: only the lifetime changes; `Close` waits for everybody inside, also when the leader's part unwinds.
-        let pointer: *const (dyn Fn(u32, usize) + Sync + 'static) = unsafe { std::mem::transmute(pointer) };
+        let pointer: Posted = unsafe { std::mem::transmute(pointer) };
         // SAFETY: see `Sync`: the last job was closed and left.
         unsafe { *self.job.get() = Some((pointer, number)) };
         self.entered.0.fetch_and(!CLOSED, Ordering::SeqCst);

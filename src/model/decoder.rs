@@ -191,8 +191,8 @@ impl Decoder {
             // x += Wo · attend(rope(Wq·h), rope(Wk·h), Wv·h)
             ops::rms_norm(exec, x, &layer.input_norm, self.eps, h);
             clock.lap(Operator::RmsNorm);
-            let cached = &*kv;
-            layer.qkv.apply_after(exec, |worker| heads.prefetch(exec, cached, i, start, worker), h, packed, qkv);
+            let cached = kv.layer(i);
+            layer.qkv.apply_after(exec, |worker| heads.prefetch(exec, cached, start, worker), h, packed, qkv);
             clock.lap(Operator::Matmul);
             self.rotate(exec, qkv, width, cos, sin);
             clock.lap(Operator::Rope);
@@ -200,7 +200,7 @@ impl Decoder {
             trace_columns(&mut tap, || format!("layers.{i}.k_rope"), qkv, width, q_width..q_width + kv_width);
             kv.store(exec, i, start, qkv, width, q_width);
             clock.lap(Operator::KvStore);
-            heads.attend(exec, Queries { qkv, width, start }, kv, i, partials, att);
+            heads.attend(exec, Queries { qkv, width, start }, kv.layer(i), partials, att);
             clock.lap(Operator::Attention);
             trace(&mut tap, || format!("layers.{i}.attention"), att);
             layer.o.apply(exec, att, packed, branch);

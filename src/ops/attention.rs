@@ -3,7 +3,7 @@
 //! Tiles of the cache are computed independently and merged in ascending order, so many (head, tile) pairs can be
 //! shared between threads for one token, and a block of query rows can walk over the tiles for many: same bits.
 
-use super::kv::KvCache;
+use super::kv::KvLayer;
 use super::{Exec, Scratch};
 use crate::kernels::{TILE_KEYS, attention_state_len, clear_state, finish_state};
 use crate::pool::Block;
@@ -38,37 +38,36 @@ pub struct Queries<'a> {
 }
 
 impl Heads {
-    /// Attends the queries to `layer` of the cache, which holds their own keys already; `out` is
+    /// Attends the queries to a layer of the cache, which holds their own keys already; `out` is
     /// `[n][kv · group · dim]`. `partials` is a buffer.
     pub fn attend(
         &self,
         exec: &Exec<'_>,
         queries: Queries<'_>,
-        kv: &KvCache,
-        layer: usize,
+        kv: KvLayer<'_>,
         partials: &mut AlignedBuffer<f32>,
         out: &mut [f32],
     ) {
         let tokens = queries.qkv.len() / queries.width;
         if tokens * self.group <= BLOCK_ROWS {
-            self.few(exec, queries, kv, layer, partials, out);
+            self.few(exec, queries, kv, partials, out);
         } else {
             let size = ((BLOCK_ROWS / self.group).max(1), self.group * self.dim);
             exec.team.blocks(out, self.kv * self.group * self.dim, size, |worker, mut block| {
-                self.many(exec, queries, kv, layer, &mut exec.scratch(worker), &mut block);
+                self.many(exec, queries, kv, &mut exec.scratch(worker), &mut block);
             });
         }
     }
 
     /// Brings near what `worker` will read when one token at `position` attends, as far as that stays near until then.
-    pub fn prefetch(&self, exec: &Exec<'_>, kv: &KvCache, layer: usize, position: usize, worker: usize) {
+    pub fn prefetch(&self, exec: &Exec<'_>, kv: KvLayer<'_>, position: usize, worker: usize) {
         const MOST_BYTES: usize = 128 * 1024;
         let tiles = position / TILE_KEYS + 1;
         let pairs = self.kv * tiles;
         let (from, to) = (pairs * worker / exec.team.threads(), pairs * (worker + 1) / exec.team.threads());
         let mut bytes = 0;
         for pair in (from..to).rev() {
-            let tile = kv.tile(layer, pair / tiles, pair % tiles);
+            let tile = kv.tile(pair / tiles, pair % tiles);
             bytes += tile.keys.len() + tile.values.len();
             if bytes > MOST_BYTES {
                 return;
@@ -83,8 +82,7 @@ impl Heads {
         &self,
         exec: &Exec<'_>,
         queries: Queries<'_>,
-        kv: &KvCache,
-        layer: usize,
+        kv: KvLayer<'_>,
         scratch: &mut Scratch,
         block: &mut Block<'_, f32>,
     ) {
@@ -99,7 +97,7 @@ impl Heads {
         let visible = scratch.visible.grown(rows);
         for tile in 0..(queries.start + tokens.end).div_ceil(TILE_KEYS) {
             self.count_visible(queries.start + tokens.start, tile, visible);
-            let tile = exec.kernels.widen_tile(kv.tile(layer, head, tile), &mut scratch.tile);
+            let tile = exec.kernels.widen_tile(kv.tile(head, tile), &mut scratch.tile);
             exec.kernels.attend(tile, None, self.scale, q, visible, states);
         }
         for (token, states) in tokens.zip(states.chunks_exact(self.group * len)) {
@@ -114,8 +112,7 @@ impl Heads {
         &self,
         exec: &Exec<'_>,
         queries: Queries<'_>,
-        kv: &KvCache,
-        layer: usize,
+        kv: KvLayer<'_>,
         partials: &mut AlignedBuffer<f32>,
         out: &mut [f32],
     ) {
@@ -137,8 +134,8 @@ impl Heads {
                 self.count_visible(queries.start, tile, visible);
                 block.row(pair).chunks_exact_mut(len).for_each(clear_state);
                 let next = pair + 1;
-                let next = (next < block.rows().end).then(|| kv.tile(layer, next / tiles, next % tiles));
-                exec.kernels.attend(kv.tile(layer, head, tile), next, self.scale, q, visible, block.row(pair));
+                let next = (next < block.rows().end).then(|| kv.tile(next / tiles, next % tiles));
+                exec.kernels.attend(kv.tile(head, tile), next, self.scale, q, visible, block.row(pair));
             }
         });
         let partials = &*partials;

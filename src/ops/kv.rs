@@ -131,11 +131,25 @@ impl KvCache {
         }
     }
 
+    /// One layer of it, to read.
+    pub fn layer(&self, layer: usize) -> KvLayer<'_> {
+        KvLayer { cache: self, layer }
+    }
+}
+
+/// One layer of a cache.
+#[derive(Clone, Copy, Debug)]
+pub struct KvLayer<'a> {
+    cache: &'a KvCache,
+    layer: usize,
+}
+
+impl<'a> KvLayer<'a> {
     /// The keys and values of one head in one page.
-    pub fn tile(&self, layer: usize, head: usize, page: usize) -> KvTile<'_> {
-        let layout = &self.layout;
-        let start = layer * layout.layer_bytes() + head * layout.head_bytes();
-        let bytes = &self.pages[page][start..start + layout.head_bytes()];
+    pub fn tile(self, head: usize, page: usize) -> KvTile<'a> {
+        let layout = &self.cache.layout;
+        let start = self.layer * layout.layer_bytes() + head * layout.head_bytes();
+        let bytes = &self.cache.pages[page][start..start + layout.head_bytes()];
         let (keys, values) = bytes.split_at(layout.key_bytes());
         KvTile { dtype: layout.dtype, keys, values, head_dim: layout.head_dim }
     }

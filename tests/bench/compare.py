@@ -61,8 +61,10 @@ def build_peer():
     if not (build / "done").exists():
         source.mkdir(parents=True, exist_ok=True)
         print(f"fetching and building {PEER} (some minutes)", file=sys.stderr)
-        run(python(), "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-binary=:all:",
-            "--no-build-isolation", "--dest", source, PEER) if not list(source.glob("*.tar.gz")) else None
+        if not list(source.glob("*.tar.gz")):
+            # The source alone; what it needs to say its name and version comes as wheels.
+            run(python(), "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
+                "--no-binary=llama-cpp-python", "--dest", source, PEER)
         with tarfile.open(next(source.glob("*.tar.gz"))) as archive:
             archive.extractall(source, filter="data")
         vendored = next(source.glob("*/vendor/llama.cpp"))

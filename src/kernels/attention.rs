@@ -13,7 +13,7 @@
 //! changes no bit, so the result does not depend on who computed which tile.
 
 use super::TILE_KEYS;
-use super::lanes::{Element, LANES, Lanes, exp};
+use super::lanes::{Element, LANES, Lanes, exp, in_groups};
 use std::mem::MaybeUninit;
 
 /// Where one row's state lies: `padded` f32 of `o`, then m, then l.
@@ -41,26 +41,6 @@ pub struct Tile {
     pub scale: f32,
 }
 
-/// Runs `$body` for the rows from 0 to `$rows`, `$R` (1, 2 or 3) of them from `$r` on at a time. Four are two pairs: three
-/// and one would leave registers idle.
-macro_rules! by_rows {
-    ($rows:expr, |$r:ident, $R:ident| $body:expr) => {{
-        let mut $r = 0;
-        while $r < $rows {
-            $r += match $rows - $r {
-                1 => by_rows!(@one $R, 1, $body),
-                2 | 4 => by_rows!(@one $R, 2, $body),
-                _ => by_rows!(@one $R, 3, $body),
-            };
-        }
-    }};
-    (@one $R:ident, $count:literal, $body:expr) => {{
-        const $R: usize = $count;
-        $body;
-        $R
-    }};
-}
-
 /// Attends `rows` query rows `q`, `[rows][head_dim]`, to the first `visible[r]` keys of a tile and merges the results into
 /// the rows' states, at `state + r · (padded + 2)`. A row that sees no key keeps its state.
 ///
@@ -83,7 +63,7 @@ pub unsafe fn attend<L: Lanes, E: Element>(
         for first in (0..rows).step_by(ROWS) {
             let rows = ROWS.min(rows - first);
             let (q, visible, state) = (q.add(first * tile.head_dim), visible.add(first), state.add(first * stride));
-            by_rows!(rows, |r, R| {
+            in_groups!(rows, |r, R| {
                 const N: usize = if R == 1 { 8 } else { 4 };
                 score::<L, E, R, N>(tile, q.add(r * tile.head_dim), visible.add(r), p.add(r));
             });
@@ -95,7 +75,7 @@ pub unsafe fn attend<L: Lanes, E: Element>(
                     factors[r] = merge_totals::<L>(state.add(r * stride + tile.padded), m, l);
                 }
             }
-            by_rows!(rows, |r, R| {
+            in_groups!(rows, |r, R| {
                 let (p, visible, factors) = (p.add(r), visible.add(r), &factors[r..r + R]);
                 let mut d = 0;
                 while d + 4 * LANES <= tile.padded {

@@ -4,7 +4,7 @@
 //! multiply-add from 0; a tail is padded with zeros; the lanes are added as [`Lanes::sum`] says. So the result does
 //! not depend on the tile, the block of k or the number of rows.
 
-use super::lanes::{Element, F32, LANES, Lanes, exp};
+use super::lanes::{Element, F32, LANES, Lanes, exp, in_groups};
 use super::{TILE_ROWS, TILE_TOKENS};
 
 /// How far ahead of the current position weights are prefetched, in bytes.
@@ -33,20 +33,15 @@ pub unsafe fn gemv<L: Lanes, E: Element>(
     unsafe {
         for row in 0..rows {
             let w = w.map(|p| p.add(row * k * E::DTYPE.size()));
-            let mut t = 0;
-            while t < n {
+            in_groups!(n, |t, T| {
                 let (x, out) = (x.add(t * k), out.map(|p| p.add(t * stride + row)));
-                t += match n - t {
-                    1 => dot4::<L, E, 1>(w, k, x, out, stride, t == 0),
-                    2 | 4 => dot4::<L, E, 2>(w, k, x, out, stride, t == 0),
-                    _ => dot4::<L, E, 3>(w, k, x, out, stride, t == 0),
-                };
-            }
+                dot4::<L, E, T>(w, k, x, out, stride, t == 0);
+            });
         }
     }
 }
 
-/// Four rows times `T` tokens, as in [`gemv`]; returns `T`.
+/// Four rows times `T` tokens, as in [`gemv`].
 ///
 /// # Safety
 /// As [`gemv`].
@@ -58,7 +53,7 @@ unsafe fn dot4<L: Lanes, E: Element, const T: usize>(
     out: [*mut f32; 4],
     stride: usize,
     prefetch: bool,
-) -> usize {
+) {
     const UNROLL: usize = 4 * LANES;
     let size = E::DTYPE.size();
     // SAFETY: every index below stays under k and T; prefetch takes any address.
@@ -101,7 +96,6 @@ unsafe fn dot4<L: Lanes, E: Element, const T: usize>(
             }
         }
     }
-    T
 }
 
 /// Spreads `k` elements at `src` over lane blocks: block b of eight goes to `dst + b · stride`, the last padded with 0.

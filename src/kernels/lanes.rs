@@ -145,3 +145,24 @@ pub unsafe fn exp<L: Lanes>(x: L) -> L {
         p.mul(n.exp2_of_integer())
     }
 }
+
+/// Runs `$body` for the items from 0 to `$count`, `$N` (1, 2 or 3) of them from `$i` on at a time. Four are two pairs: three
+/// and one would leave registers idle.
+macro_rules! in_groups {
+    ($count:expr, |$i:ident, $N:ident| $body:expr) => {{
+        let mut $i = 0;
+        while $i < $count {
+            $i += match $count - $i {
+                1 => in_groups!(@one $N, 1, $body),
+                2 | 4 => in_groups!(@one $N, 2, $body),
+                _ => in_groups!(@one $N, 3, $body),
+            };
+        }
+    }};
+    (@one $N:ident, $size:literal, $body:expr) => {{
+        const $N: usize = $size;
+        $body;
+        $N
+    }};
+}
+pub(super) use in_groups;

@@ -1,6 +1,6 @@
 //! Linear layers over weights in any stored format: `y = W·x + b`.
 
-use super::Exec;
+use super::{Exec, add_row};
 use crate::checkpoint::Tensor;
 use crate::error::Result;
 use crate::kernels::{FEW_TOKENS, GROUP_ROWS, GemmScratch, TILE_ROWS, TILE_TOKENS, k_blocks, packed_len};
@@ -81,7 +81,7 @@ impl Linear {
             }
             if !self.bias.is_empty() {
                 for t in 0..n {
-                    add(block.row(t), &self.bias[columns.clone()]);
+                    add_row(block.row(t), &self.bias[columns.clone()]);
                 }
             }
         });
@@ -107,8 +107,8 @@ impl Linear {
                 {
                     let (gates, ups) = (&mut gates[..len], &mut ups[..len]);
                     if !self.bias.is_empty() {
-                        add(gates, &self.bias[group.clone()]);
-                        add(ups, &self.bias[width + group.start..width + group.end]);
+                        add_row(gates, &self.bias[group.clone()]);
+                        add_row(ups, &self.bias[width + group.start..width + group.end]);
                     }
                     let at = group.start - columns.start;
                     exec.kernels.swiglu(gates, ups, &mut block.row(t)[at..at + len]);
@@ -207,8 +207,4 @@ impl Input<'_> {
             }
         }
     }
-}
-
-fn add(y: &mut [f32], bias: &[f32]) {
-    y.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
 }

@@ -75,5 +75,10 @@ pub fn rms_norm(exec: &Exec<'_>, x: &[f32], weight: &[f32], eps: f32, out: &mut 
 
 /// `x += branch`, rows of `width`.
 pub fn add(exec: &Exec<'_>, x: &mut [f32], branch: &[f32], width: usize) {
-    each_row(exec, x, width, |t, x| x.iter_mut().zip(&branch[t * width..]).for_each(|(x, b)| *x += b));
+    each_row(exec, x, width, |t, x| add_row(x, &branch[t * width..]));
+}
+
+/// `y += x`, as far as `y` goes.
+fn add_row(y: &mut [f32], x: &[f32]) {
+    y.iter_mut().zip(x).for_each(|(y, x)| *y += x);
 }

@@ -233,6 +233,31 @@
 #define RIE_OPT_TOP_K 107
 
 /**
+ * Option, int, bytes, 0 or more. The most memory that the KV caches of all sessions of the model take together; beyond
+ * it a session gets `RIE_ERR_NO_MEMORY` and stays as it was; 0 (default) = no limit. Read by `rie_model_load`.
+ */
+#define RIE_OPT_KV_LIMIT 108
+
+/**
+ * Option, int, tokens, 0 to 65536. The most prompt tokens that one `rie_decode_batch` evaluates while other sessions of the
+ * batch generate, which bounds how long those wait; 0 (default) = 32. Never changes a result. Read by `rie_model_load`.
+ */
+#define RIE_OPT_PROMPT_TOKENS 109
+
+/**
+ * Option, int, 0 or 1 (default). 1 = what living sessions of the model have computed of the same first tokens is shared
+ * instead of computed again, both ways. Never changes a result. Read by `rie_session_new`.
+ */
+#define RIE_OPT_SHARE_PREFIXES 110
+
+/**
+ * Option, int, tokens, 0 to 64, default 0. Speculation by prompt lookup: up to so many tokens that followed the last ones
+ * earlier in the session are evaluated with the next token, and kept as far as they turn out right; pays where a text
+ * repeats itself. 0 = off. Never changes a result. Read by `rie_session_new`.
+ */
+#define RIE_OPT_SPECULATION 111
+
+/**
  * Option, float, 0 or more, default 1. Temperature: divides the logits; 0 = greedy. Read by `rie_sampler_new`.
  */
 #define RIE_OPT_TEMPERATURE 200
@@ -389,9 +414,35 @@
 #define RIE_INFO_KV_BYTES_PER_TOKEN 503
 
 /**
- * `rie_get_int`, session: bytes of KV cache allocated now.
+ * `rie_get_int`, session: bytes of the pages of its KV cache, shared ones included; model: bytes of KV cache of all its
+ * sessions, shared pages counted once.
  */
 #define RIE_INFO_KV_BYTES 504
+
+/**
+ * `rie_get_int`, session or model: number of pages of KV cache, of 64 tokens each; counted as `RIE_INFO_KV_BYTES`.
+ */
+#define RIE_INFO_KV_PAGES 505
+
+/**
+ * `rie_get_int`, session: bytes of those of its pages that other sessions hold as well.
+ */
+#define RIE_INFO_KV_SHARED_BYTES 506
+
+/**
+ * `rie_get_int`, session: number of tokens so far that were not computed because another session had computed them.
+ */
+#define RIE_INFO_REUSED_TOKENS 507
+
+/**
+ * `rie_get_int`, session: number of tokens so far that speculation drafted.
+ */
+#define RIE_INFO_DRAFTED_TOKENS 508
+
+/**
+ * `rie_get_int`, session: number of drafted tokens so far that turned out right.
+ */
+#define RIE_INFO_ACCEPTED_TOKENS 509
 
 /**
  * `rie_get_int`, sampler: the seed in use; give it as `RIE_OPT_SEED` to get the same choices again.

@@ -73,6 +73,19 @@ pub const RIE_OPT_SEED: i32 = 106;
 /// Option, int, tokens, 0 to 2^31 - 1. Sample among the k most probable tokens and what ties with the last of them;
 /// 0 (default) = all. Read by `rie_sampler_new`.
 pub const RIE_OPT_TOP_K: i32 = 107;
+/// Option, int, bytes, 0 or more. The most memory that the KV caches of all sessions of the model take together; beyond
+/// it a session gets `RIE_ERR_NO_MEMORY` and stays as it was; 0 (default) = no limit. Read by `rie_model_load`.
+pub const RIE_OPT_KV_LIMIT: i32 = 108;
+/// Option, int, tokens, 0 to 65536. The most prompt tokens that one `rie_decode_batch` evaluates while other sessions of the
+/// batch generate, which bounds how long those wait; 0 (default) = 32. Never changes a result. Read by `rie_model_load`.
+pub const RIE_OPT_PROMPT_TOKENS: i32 = 109;
+/// Option, int, 0 or 1 (default). 1 = what living sessions of the model have computed of the same first tokens is shared
+/// instead of computed again, both ways. Never changes a result. Read by `rie_session_new`.
+pub const RIE_OPT_SHARE_PREFIXES: i32 = 110;
+/// Option, int, tokens, 0 to 64, default 0. Speculation by prompt lookup: up to so many tokens that followed the last ones
+/// earlier in the session are evaluated with the next token, and kept as far as they turn out right; pays where a text
+/// repeats itself. 0 = off. Never changes a result. Read by `rie_session_new`.
+pub const RIE_OPT_SPECULATION: i32 = 111;
 
 /// Option, float, 0 or more, default 1. Temperature: divides the logits; 0 = greedy. Read by `rie_sampler_new`.
 pub const RIE_OPT_TEMPERATURE: i32 = 200;
@@ -144,8 +157,19 @@ pub const RIE_INFO_EVALUATED: i32 = 501;
 pub const RIE_INFO_CONTEXT: i32 = 502;
 /// `rie_get_int`, session: bytes of KV cache that one token takes.
 pub const RIE_INFO_KV_BYTES_PER_TOKEN: i32 = 503;
-/// `rie_get_int`, session: bytes of KV cache allocated now.
+/// `rie_get_int`, session: bytes of the pages of its KV cache, shared ones included; model: bytes of KV cache of all its
+/// sessions, shared pages counted once.
 pub const RIE_INFO_KV_BYTES: i32 = 504;
+/// `rie_get_int`, session or model: number of pages of KV cache, of 64 tokens each; counted as `RIE_INFO_KV_BYTES`.
+pub const RIE_INFO_KV_PAGES: i32 = 505;
+/// `rie_get_int`, session: bytes of those of its pages that other sessions hold as well.
+pub const RIE_INFO_KV_SHARED_BYTES: i32 = 506;
+/// `rie_get_int`, session: number of tokens so far that were not computed because another session had computed them.
+pub const RIE_INFO_REUSED_TOKENS: i32 = 507;
+/// `rie_get_int`, session: number of tokens so far that speculation drafted.
+pub const RIE_INFO_DRAFTED_TOKENS: i32 = 508;
+/// `rie_get_int`, session: number of drafted tokens so far that turned out right.
+pub const RIE_INFO_ACCEPTED_TOKENS: i32 = 509;
 /// `rie_get_int`, sampler: the seed in use; give it as `RIE_OPT_SEED` to get the same choices again.
 pub const RIE_INFO_SEED: i32 = 600;
 /// `rie_get_int`, NULL: physical cores that this process may use, the default of `RIE_OPT_THREADS`.

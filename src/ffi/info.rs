@@ -99,18 +99,26 @@ fn model_int(model: &Model, key: i32) -> Result<i64> {
         RIE_INFO_PARAMETERS => model.parameters() as i64,
         RIE_INFO_WEIGHT_BYTES => model.weight_bytes() as i64,
         RIE_INFO_THREADS => model.threads() as i64,
+        RIE_INFO_KV_PAGES => model.pages().usage().0 as i64,
+        RIE_INFO_KV_BYTES => model.pages().usage().1 as i64,
         _ => return unknown(key, "a model"),
     })
 }
 
 fn session_int(session: &Session, key: i32) -> Result<i64> {
-    let (kv_per_token, kv_now) = session.kv_bytes();
+    let kv = session.kv();
+    let (layout, (drafted, accepted)) = (kv.layout(), session.drafted());
     Ok(match key {
         RIE_INFO_TOKENS => session.tokens().len() as i64,
         RIE_INFO_EVALUATED => session.evaluated() as i64,
         RIE_INFO_CONTEXT => session.context() as i64,
-        RIE_INFO_KV_BYTES_PER_TOKEN => kv_per_token as i64,
-        RIE_INFO_KV_BYTES => kv_now as i64,
+        RIE_INFO_KV_BYTES_PER_TOKEN => layout.token_bytes() as i64,
+        RIE_INFO_KV_BYTES => (kv.pages().len() * layout.page_bytes()) as i64,
+        RIE_INFO_KV_PAGES => kv.pages().len() as i64,
+        RIE_INFO_KV_SHARED_BYTES => (kv.shared_pages() * layout.page_bytes()) as i64,
+        RIE_INFO_REUSED_TOKENS => session.reused() as i64,
+        RIE_INFO_DRAFTED_TOKENS => drafted as i64,
+        RIE_INFO_ACCEPTED_TOKENS => accepted as i64,
         _ => return unknown(key, "a session"),
     })
 }

@@ -141,7 +141,7 @@ enum Rule {
 const COUNT: i64 = i32::MAX as i64;
 
 /// Every option of this version.
-const RULES: [(i32, &str, Rule); 16] = [
+const RULES: [(i32, &str, Rule); 20] = [
     (RIE_OPT_THREADS, "RIE_OPT_THREADS", Rule::Int(0, 1024)),
     (RIE_OPT_ISA, "RIE_OPT_ISA", Rule::Int(RIE_ISA_AUTO as i64, RIE_ISA_NEON as i64)),
     (RIE_OPT_CONTEXT, "RIE_OPT_CONTEXT", Rule::Int(0, COUNT)),
@@ -150,6 +150,10 @@ const RULES: [(i32, &str, Rule); 16] = [
     (RIE_OPT_PROFILE, "RIE_OPT_PROFILE", Rule::Int(0, 1)),
     (RIE_OPT_SEED, "RIE_OPT_SEED", Rule::Int(i64::MIN, i64::MAX)),
     (RIE_OPT_TOP_K, "RIE_OPT_TOP_K", Rule::Int(0, COUNT)),
+    (RIE_OPT_KV_LIMIT, "RIE_OPT_KV_LIMIT", Rule::Int(0, i64::MAX)),
+    (RIE_OPT_PROMPT_TOKENS, "RIE_OPT_PROMPT_TOKENS", Rule::Int(0, 65536)),
+    (RIE_OPT_SHARE_PREFIXES, "RIE_OPT_SHARE_PREFIXES", Rule::Int(0, 1)),
+    (RIE_OPT_SPECULATION, "RIE_OPT_SPECULATION", Rule::Int(0, 64)),
     (RIE_OPT_TEMPERATURE, "RIE_OPT_TEMPERATURE", Rule::Float(0.0, f32::MAX, true)),
     (RIE_OPT_TOP_P, "RIE_OPT_TOP_P", Rule::Float(0.0, 1.0, false)),
     (RIE_OPT_MIN_P, "RIE_OPT_MIN_P", Rule::Float(0.0, 1.0, true)),
@@ -238,6 +242,8 @@ impl Options {
     pub fn load(&self) -> LoadOptions {
         LoadOptions {
             threads: self.count(RIE_OPT_THREADS),
+            kv_limit: usize::try_from(self.int(RIE_OPT_KV_LIMIT).unwrap_or(0)).unwrap_or(usize::MAX),
+            prompt_tokens: self.count(RIE_OPT_PROMPT_TOKENS),
             isa: match self.int(RIE_OPT_ISA) {
                 Some(isa) if isa == i64::from(RIE_ISA_SCALAR) => Some("scalar"),
                 Some(isa) if isa == i64::from(RIE_ISA_AVX2) => Some("avx2"),
@@ -256,6 +262,8 @@ impl Options {
             kv_type: if self.int(RIE_OPT_KV_TYPE) == Some(RIE_DTYPE_F32.into()) { DType::F32 } else { DType::F16 },
             chunk: self.count(RIE_OPT_CHUNK),
             profile: self.count(RIE_OPT_PROFILE) == 1,
+            share_prefixes: self.int(RIE_OPT_SHARE_PREFIXES) != Some(0),
+            speculation: self.count(RIE_OPT_SPECULATION),
         }
     }
 

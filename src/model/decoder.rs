@@ -5,16 +5,16 @@ use super::profile::{Operator, Profile};
 use crate::bail;
 use crate::checkpoint::{Checkpoint, Config, Tensor};
 use crate::error::Result;
-use crate::ops::attention::{Heads, Queries};
-use crate::ops::kv::{KvCache, KvLayout};
+use crate::ops::attention::{Heads, Partials, Queries};
+use crate::ops::kv::{self, KvLayout, Projected};
 use crate::ops::linear::Linear;
 use crate::ops::rope::{Rotary, rotate};
-use crate::ops::{self, Exec};
+use crate::ops::{self, Exec, Sequence};
 use crate::tensor::{AlignedBuffer, DType};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Receives intermediate tensors by name, row-major, one row per token. For tests; not part of the ABI.
-pub type Tap = Box<dyn FnMut(&str, &[f32]) + Send>;
+pub type Tap = Box<dyn FnMut(&str, &[f32]) + Send + Sync>;
 
 /// The weights and sizes of a model.
 #[derive(Debug)]
@@ -47,6 +47,8 @@ struct Layer {
 /// The buffers of a forward pass over at most n tokens.
 #[derive(Debug, Default)]
 pub struct Workspace {
+    /// The tokens of all sequences, `[n]`.
+    tokens: AlignedBuffer<u32>,
     /// The residual stream, `[n][hidden]`.
     x: AlignedBuffer<f32>,
     /// Its norm, `[n][hidden]`.
@@ -65,19 +67,16 @@ pub struct Workspace {
     /// Activations as the tile kernel reads them.
     packed: AlignedBuffer<f32>,
     /// Partial attention results.
-    partials: AlignedBuffer<f32>,
+    partials: Partials,
+    /// Rows of the residual stream whose logits are wanted, `[m][hidden]`, and the logits, `[m][vocab]`.
+    last: AlignedBuffer<f32>,
+    logits: AlignedBuffer<f32>,
 }
 
-/// One forward pass.
-pub struct Pass<'a> {
-    /// The tokens, ids below vocab_size.
-    pub tokens: &'a [u32],
-    /// Position of the first.
-    pub start: usize,
-    /// The cache, reserved for the tokens.
-    pub kv: &'a mut KvCache,
-    /// Raised to stop at the next layer.
-    pub cancel: &'a AtomicBool,
+/// One forward pass over the next tokens of several sequences.
+pub struct Pass<'a, 's> {
+    /// The sequences. Their rows lie one behind the other.
+    pub sequences: &'a mut [Sequence<'s>],
     /// Where operators are timed.
     pub profile: &'a mut Profile,
     /// Where intermediate tensors go.
@@ -161,46 +160,56 @@ impl Decoder {
         KvLayout { layers: self.layers.len(), heads: self.heads.kv, head_dim: self.heads.dim, dtype }
     }
 
-    /// Runs the tokens through all layers; returns the residual stream after the last, `[n][hidden]`.
-    pub fn forward<'w>(&self, exec: &Exec<'_>, workspace: &'w mut Workspace, pass: Pass<'_>) -> Result<&'w [f32]> {
-        let Pass { tokens, start, kv, cancel, profile, mut tap } = pass;
+    /// Runs the tokens through all layers; returns the residual stream after the last, `[n][hidden]`, where each sequence
+    /// has its rows. A row's result does not depend on the others. Stops early if all sequences are cancelled.
+    pub fn forward<'w>(&self, exec: &Exec<'_>, workspace: &'w mut Workspace, pass: Pass<'_, '_>) -> Result<&'w [f32]> {
+        let Pass { sequences, profile, mut tap } = pass;
         let mut clock = profile.clock();
-        let n = tokens.len();
+        let mut n = 0;
+        for sequence in &mut *sequences {
+            sequence.rows = n..n + sequence.tokens.len();
+            n = sequence.rows.end;
+        }
         let heads = &self.heads;
         let (q_width, kv_width) = (heads.kv * heads.group * heads.dim, heads.kv * heads.dim);
         let width = q_width + 2 * kv_width;
         let half = heads.dim / 2;
         workspace.reserve(n, self)?;
-        let Workspace { x, h, qkv, att, branch, ff, cos, sin, packed, partials } = workspace;
+        let Workspace { tokens, x, h, qkv, att, branch, ff, cos, sin, packed, partials, .. } = workspace;
         let (x, h) = (&mut x[..n * self.hidden], &mut h[..n * self.hidden]);
         let (qkv, att) = (&mut qkv[..n * width], &mut att[..n * q_width]);
         let branch = &mut branch[..n * self.hidden];
         let ff = &mut ff[..n * self.intermediate];
         let (cos, sin) = (&mut cos[..n * half], &mut sin[..n * half]);
 
+        let tokens = &mut tokens[..n];
+        for sequence in &*sequences {
+            tokens[sequence.rows.clone()].copy_from_slice(sequence.tokens);
+            let angles = sequence.rows.start * half..sequence.rows.end * half;
+            self.rotary.angles(sequence.start, &mut cos[angles.clone()], &mut sin[angles]);
+        }
+        clock.lap(Operator::Rope);
         ops::gather(exec, self.embedding.dtype(), self.embedding.bytes(), self.hidden, tokens, x);
         clock.lap(Operator::Embedding);
         trace(&mut tap, || "embeddings".into(), x);
-        self.rotary.angles(start, cos, sin);
-        clock.lap(Operator::Rope);
 
         for (i, layer) in self.layers.iter().enumerate() {
-            if cancel.load(Ordering::Relaxed) {
-                bail!(Cancelled, "cancelled by the host at position {start}, layer {i}");
+            if all_cancelled(sequences, i) {
+                break;
             }
             // x += Wo · attend(rope(Wq·h), rope(Wk·h), Wv·h)
             ops::rms_norm(exec, x, &layer.input_norm, self.eps, h);
             clock.lap(Operator::RmsNorm);
-            let cached = kv.layer(i);
-            layer.qkv.apply_after(exec, |worker| heads.prefetch(exec, cached, start, worker), h, packed, qkv);
+            let prepare = |worker| heads.prefetch(exec, &sequences[0], i, worker);
+            layer.qkv.apply_after(exec, prepare, h, packed, qkv);
             clock.lap(Operator::Matmul);
             self.rotate(exec, qkv, width, cos, sin);
             clock.lap(Operator::Rope);
             trace_columns(&mut tap, || format!("layers.{i}.q_rope"), qkv, width, 0..q_width);
             trace_columns(&mut tap, || format!("layers.{i}.k_rope"), qkv, width, q_width..q_width + kv_width);
-            kv.store(exec, i, start, qkv, width, q_width);
+            kv::store(exec, sequences, i, Projected { qkv, width, keys: q_width });
             clock.lap(Operator::KvStore);
-            heads.attend(exec, Queries { qkv, width, start }, kv.layer(i), partials, att);
+            heads.attend(exec, Queries { qkv, width }, sequences, i, partials, att);
             clock.lap(Operator::Attention);
             trace(&mut tap, || format!("layers.{i}.attention"), att);
             layer.o.apply(exec, att, packed, branch);
@@ -237,26 +246,31 @@ impl Decoder {
         });
     }
 
-    /// The logits of rows of the residual stream: `x` is `[n][hidden]`, `logits` `[n][vocab]`.
-    pub fn logits(
+    /// The logits of `n` rows of the residual stream, `[hidden]` each, as `[n][vocab]`.
+    pub fn logits<'w, 'r>(
         &self,
         exec: &Exec<'_>,
-        workspace: &mut Workspace,
-        x: &[f32],
-        logits: &mut [f32],
+        workspace: &'w mut Workspace,
+        n: usize,
+        rows: impl Iterator<Item = &'r [f32]>,
         profile: &mut Profile,
         mut tap: Option<&mut Tap>,
-    ) -> Result<()> {
+    ) -> Result<&'w [f32]> {
         let mut clock = profile.clock();
-        workspace.reserve(x.len() / self.hidden, self)?;
-        let h = &mut workspace.h[..x.len()];
-        ops::rms_norm(exec, x, &self.norm, self.eps, h);
+        workspace.reserve(n, self)?;
+        let Workspace { h, packed, last, logits, .. } = workspace;
+        last.try_grow(n * self.hidden)?;
+        logits.try_grow(n * self.vocab())?;
+        let (last, logits) = (&mut last[..n * self.hidden], &mut logits[..n * self.vocab()]);
+        last.chunks_exact_mut(self.hidden).zip(rows).for_each(|(last, row)| last.copy_from_slice(row));
+        let h = &mut h[..last.len()];
+        ops::rms_norm(exec, last, &self.norm, self.eps, h);
         clock.lap(Operator::RmsNorm);
         trace(&mut tap, || "final_norm".into(), h);
-        self.lm_head.apply(exec, h, &mut workspace.packed, logits);
+        self.lm_head.apply(exec, h, packed, logits);
         clock.lap(Operator::LmHead);
         trace(&mut tap, || "logits".into(), logits);
-        Ok(())
+        Ok(logits)
     }
 }
 
@@ -265,6 +279,7 @@ impl Workspace {
     pub fn reserve(&mut self, n: usize, decoder: &Decoder) -> Result<()> {
         let heads = &decoder.heads;
         let q = heads.kv * heads.group * heads.dim;
+        self.tokens.try_grow(n)?;
         for (buffer, width) in [
             (&mut self.x, decoder.hidden),
             (&mut self.h, decoder.hidden),
@@ -301,6 +316,16 @@ impl Weights<'_> {
         let biases = parts.iter().filter(|_| bias).map(|(name, outputs)| tensor(name, "bias", &[*outputs]));
         Linear::new(weights.collect::<Result<_>>()?, &biases.collect::<Result<Vec<_>>>()?)
     }
+}
+
+/// Notes for each sequence whether it is cancelled before `layer`; `true` if all are.
+fn all_cancelled(sequences: &mut [Sequence<'_>], layer: usize) -> bool {
+    for sequence in &mut *sequences {
+        if sequence.cancelled.is_none() && sequence.cancel.load(Ordering::Relaxed) {
+            *sequence.cancelled = Some(layer);
+        }
+    }
+    sequences.iter().all(|sequence| sequence.cancelled.is_some())
 }
 
 fn trace(tap: &mut Option<&mut Tap>, name: impl FnOnce() -> String, values: &[f32]) {

@@ -10,6 +10,7 @@ pub use profile::{Operator, Profile};
 use crate::checkpoint::{Checkpoint, Config, Source, SourcePaths};
 use crate::error::Result;
 use crate::kernels::{self, Kernels};
+use crate::ops::pages::PagePool;
 use crate::ops::{Exec, Scratch};
 use crate::pool::{Pool, Team};
 use crate::text::Tokenizer;
@@ -24,6 +25,10 @@ pub type ProgressFn<'a> = &'a mut dyn FnMut(u64, u64) -> bool;
 pub struct LoadOptions {
     /// Threads of the team; 0 = physical cores this process may use.
     pub threads: usize,
+    /// Most bytes of KV cache of all sessions together; 0 = no limit.
+    pub kv_limit: usize,
+    /// Most prompt tokens of a step of many sessions while some of them decode; 0 = the default.
+    pub prompt_tokens: usize,
     /// Instruction set by name ("scalar", "avx2", "neon"); `None` = the best this CPU has.
     pub isa: Option<&'static str>,
     /// `config.json` in another place.
@@ -41,6 +46,8 @@ pub struct Model {
     /// Where the model came from, for messages.
     name: String,
     totals: (u64, u64),
+    pages: Arc<PagePool>,
+    prompt_tokens: usize,
     kernels: &'static Kernels,
     pool: Arc<Pool>,
     /// The pool's leader alone.
@@ -71,8 +78,20 @@ impl Model {
         };
         let pool = Pool::shared(options.threads)?;
         let scratch = (0..pool.threads()).map(|_| Mutex::default()).collect();
-        let (name, workspace) = (source.name, Mutex::default());
-        Ok(Model { config, decoder, tokenizer, name, totals, kernels, pool, solo: Team::solo(), workspace, scratch })
+        Ok(Model {
+            config,
+            decoder,
+            tokenizer,
+            name: source.name,
+            totals,
+            pages: Arc::new(PagePool::new(options.kv_limit)),
+            prompt_tokens: options.prompt_tokens,
+            kernels,
+            pool,
+            solo: Team::solo(),
+            workspace: Mutex::default(),
+            scratch,
+        })
     }
 
     /// The checkpoint's configuration.
@@ -100,6 +119,16 @@ impl Model {
     /// Bytes of all weights used.
     pub fn weight_bytes(&self) -> u64 {
         self.totals.1
+    }
+
+    /// The pages of its sessions' KV caches.
+    pub fn pages(&self) -> &Arc<PagePool> {
+        &self.pages
+    }
+
+    /// Most prompt tokens of a step of many sessions while some of them decode; 0 = the default.
+    pub fn prompt_tokens(&self) -> usize {
+        self.prompt_tokens
     }
 
     /// Threads of the team.

@@ -48,6 +48,28 @@ impl Profile {
         Profile { enabled, ..Profile::default() }
     }
 
+    /// Whether anything is measured.
+    pub fn enabled(&self) -> bool {
+        self.enabled
+    }
+
+    /// An empty profile that measures if this one does.
+    pub fn fork(&self) -> Profile {
+        Profile::new(self.enabled)
+    }
+
+    /// Adds what was measured of a pass, of which this session had `tokens`.
+    pub fn add(&mut self, pass: &Profile, tokens: usize) {
+        if self.enabled {
+            self.steps += pass.steps;
+            self.tokens += tokens as u64;
+            self.forward += pass.forward;
+            for (mine, its) in self.operators.iter_mut().zip(&pass.operators) {
+                *mine = (mine.0 + its.0, mine.1 + its.1);
+            }
+        }
+    }
+
     /// Starts timing; the laps of the clock go to this profile.
     pub fn clock(&mut self) -> Clock<'_> {
         Clock { last: self.enabled.then(Instant::now), profile: self }

@@ -3,11 +3,11 @@
 //! Tiles of the cache are computed independently and merged in ascending order, so many (head, tile) pairs can be
 //! shared between threads for one token, and a block of query rows can walk over the tiles for many: same bits.
 
-use super::kv::KvLayer;
-use super::{Exec, Scratch};
+use super::{Exec, Scratch, Sequence};
 use crate::kernels::{TILE_KEYS, attention_state_len, clear_state, finish_state};
 use crate::pool::Block;
 use crate::tensor::AlignedBuffer;
+use std::ops::Range;
 
 /// Heads of an attention layer. Query head h reads KV head h / group.
 #[derive(Clone, Copy, Debug)]
@@ -25,44 +25,59 @@ pub struct Heads {
 /// Query rows at once: enough to widen a KV tile once for many, few enough to share them evenly between the threads.
 const BLOCK_ROWS: usize = 48;
 
-/// Where the queries are: each row of `qkv`, `width` f32, begins with `[kv][group][dim]` queries; the first row is
-/// at position `start`.
+/// Where the queries are: each row of `qkv`, `width` f32, begins with `[kv][group][dim]` queries.
 #[derive(Clone, Copy, Debug)]
 pub struct Queries<'a> {
-    /// Rows of `width`.
+    /// Rows of `width`, those of all sequences.
     pub qkv: &'a [f32],
     /// f32 from row to row.
     pub width: usize,
-    /// Position of the first row.
-    pub start: usize,
+}
+
+/// Buffers of a pass. They grow to the largest use and stay.
+#[derive(Debug, Default)]
+pub struct Partials {
+    /// States of (sequence, head, tile) triples.
+    states: AlignedBuffer<f32>,
+    /// For each sequence the number of (head, tile) pairs before its own, then that of all.
+    pairs: AlignedBuffer<usize>,
 }
 
 impl Heads {
-    /// Attends the queries to a layer of the cache, which holds their own keys already; `out` is
-    /// `[n][kv · group · dim]`. `partials` is a buffer.
+    /// Attends the queries of each sequence to its cache in `layer`, which holds their own keys already; `out` is
+    /// `[n][kv · group · dim]`.
     pub fn attend(
         &self,
         exec: &Exec<'_>,
         queries: Queries<'_>,
-        kv: KvLayer<'_>,
-        partials: &mut AlignedBuffer<f32>,
+        sequences: &[Sequence<'_>],
+        layer: usize,
+        partials: &mut Partials,
         out: &mut [f32],
     ) {
-        let tokens = queries.qkv.len() / queries.width;
-        if tokens * self.group <= BLOCK_ROWS {
-            self.few(exec, queries, kv, partials, out);
-        } else {
-            let size = ((BLOCK_ROWS / self.group).max(1), self.group * self.dim);
-            exec.team.blocks(out, self.kv * self.group * self.dim, size, |worker, mut block| {
-                self.many(exec, queries, kv, &mut exec.scratch(worker), &mut block);
-            });
+        let width = self.kv * self.group * self.dim;
+        // Sequences with as many tokens share one hand-over to the threads: when many decode together, all of them.
+        for run in sequences.chunk_by(|a, b| a.tokens.len() == b.tokens.len()) {
+            let tokens = run[0].tokens.len();
+            if tokens * self.group <= BLOCK_ROWS {
+                let out = &mut out[run[0].rows.start * width..run[run.len() - 1].rows.end * width];
+                self.few(exec, queries, run, layer, partials, out);
+                continue;
+            }
+            for sequence in run {
+                let out = &mut out[sequence.rows.start * width..sequence.rows.end * width];
+                let size = ((BLOCK_ROWS / self.group).max(1), self.group * self.dim);
+                exec.team.blocks(out, width, size, |worker, mut block| {
+                    self.many(exec, queries, sequence, layer, &mut exec.scratch(worker), &mut block);
+                });
+            }
         }
     }
 
-    /// Brings near what `worker` will read when one token at `position` attends, as far as that stays near until then.
-    pub fn prefetch(&self, exec: &Exec<'_>, kv: KvLayer<'_>, position: usize, worker: usize) {
+    /// Brings near what `worker` will read when the one token of `sequence` attends, as far as that stays near until then.
+    pub fn prefetch(&self, exec: &Exec<'_>, sequence: &Sequence<'_>, layer: usize, worker: usize) {
         const MOST_BYTES: usize = 128 * 1024;
-        let tiles = position / TILE_KEYS + 1;
+        let (kv, tiles) = (sequence.kv.layer(layer), sequence.start / TILE_KEYS + 1);
         let pairs = self.kv * tiles;
         let (from, to) = (pairs * worker / exec.team.threads(), pairs * (worker + 1) / exec.team.threads());
         let mut bytes = 0;
@@ -77,26 +92,27 @@ impl Heads {
         }
     }
 
-    /// A block of tokens of one KV head: walks over the tiles that its last token sees.
+    /// A block of a sequence's tokens of one KV head: walks over the tiles that its last token sees.
     fn many(
         &self,
         exec: &Exec<'_>,
         queries: Queries<'_>,
-        kv: KvLayer<'_>,
+        sequence: &Sequence<'_>,
+        layer: usize,
         scratch: &mut Scratch,
         block: &mut Block<'_, f32>,
     ) {
-        let head = block.columns().start / (self.group * self.dim);
+        let (head, kv) = (block.columns().start / (self.group * self.dim), sequence.kv.layer(layer));
         let tokens = block.rows();
         let len = attention_state_len(self.dim);
         let rows = tokens.len() * self.group;
         let q = scratch.queries.grown(rows * self.dim);
-        self.load(queries, head, tokens.clone(), q);
+        self.load(queries, head, sequence.rows.start + tokens.start..sequence.rows.start + tokens.end, q);
         let states = scratch.states.grown(rows * len);
         states.chunks_exact_mut(len).for_each(clear_state);
         let visible = scratch.visible.grown(rows);
-        for tile in 0..(queries.start + tokens.end).div_ceil(TILE_KEYS) {
-            self.count_visible(queries.start + tokens.start, tile, visible);
+        for tile in 0..(sequence.start + tokens.end).div_ceil(TILE_KEYS) {
+            self.count_visible(sequence.start + tokens.start, tile, visible);
             let tile = exec.kernels.widen_tile(kv.tile(head, tile), &mut scratch.tile);
             exec.kernels.attend(tile, None, self.scale, q, visible, states);
         }
@@ -107,63 +123,75 @@ impl Heads {
         }
     }
 
-    /// Few query rows: the (head, tile) pairs are shared between the threads, then each head's tiles are merged.
+    /// Sequences of equally many, few tokens: the (sequence, head, tile) triples are shared between the threads, then each
+    /// head's tiles are merged. `out` has the rows of these sequences.
     fn few(
         &self,
         exec: &Exec<'_>,
         queries: Queries<'_>,
-        kv: KvLayer<'_>,
-        partials: &mut AlignedBuffer<f32>,
+        sequences: &[Sequence<'_>],
+        layer: usize,
+        partials: &mut Partials,
         out: &mut [f32],
     ) {
-        let tokens = queries.qkv.len() / queries.width;
-        let tiles = (queries.start + tokens).div_ceil(TILE_KEYS);
+        let tokens = sequences[0].tokens.len();
+        let tiles = |s: usize| (sequences[s].start + tokens).div_ceil(TILE_KEYS);
+        let Partials { states, pairs } = partials;
+        let pairs = pairs.grown(sequences.len() + 1);
+        pairs[0] = 0;
+        (0..sequences.len()).for_each(|s| pairs[s + 1] = pairs[s] + self.kv * tiles(s));
+        let (pairs, all) = (&*pairs, pairs[sequences.len()]);
+        // The sequence, head and tile of a pair.
+        let place = |pair: usize| {
+            let s = pairs.partition_point(|&first| first <= pair) - 1;
+            (s, (pair - pairs[s]) / tiles(s), (pair - pairs[s]) % tiles(s))
+        };
+        let tile_at = |(s, head, tile): (usize, usize, usize)| sequences[s].kv.layer(layer).tile(head, tile);
         let len = attention_state_len(self.dim);
         let rows = tokens * self.group;
-        let partials = partials.grown(self.kv * tiles * rows * len);
-        exec.team.rows(partials, rows * len, |worker, mut block| {
+        let states = states.grown(all * rows * len);
+        exec.team.rows(states, rows * len, |worker, mut block| {
             let scratch = &mut *exec.scratch(worker);
             let q = scratch.queries.grown(rows * self.dim);
             let visible = scratch.visible.grown(rows);
             let mut loaded = None;
             for pair in block.rows() {
-                let (head, tile) = (pair / tiles, pair % tiles);
-                if loaded.replace(head) != Some(head) {
-                    self.load(queries, head, 0..tokens, q);
+                let (s, head, tile) = place(pair);
+                if loaded.replace((s, head)) != Some((s, head)) {
+                    self.load(queries, head, sequences[s].rows.clone(), q);
                 }
-                self.count_visible(queries.start, tile, visible);
+                self.count_visible(sequences[s].start, tile, visible);
                 block.row(pair).chunks_exact_mut(len).for_each(clear_state);
-                let next = pair + 1;
-                let next = (next < block.rows().end).then(|| kv.tile(next / tiles, next % tiles));
-                exec.kernels.attend(kv.tile(head, tile), next, self.scale, q, visible, block.row(pair));
+                let next = (pair + 1 < block.rows().end).then(|| tile_at(place(pair + 1)));
+                let tile = tile_at((s, head, tile));
+                exec.kernels.attend(tile, next, self.scale, q, visible, block.row(pair));
             }
         });
-        let partials = &*partials;
+        let states = &*states;
         let heads = self.kv * self.group;
-        let team = if tiles > 4 { exec.team } else { exec.solo };
-        team.columns(out, heads * self.dim, self.dim, |worker, mut block| {
+        let team = if all > 4 * self.kv { exec.team } else { exec.solo };
+        team.blocks(out, heads * self.dim, (1, self.dim), |worker, mut block| {
             let scratch = &mut *exec.scratch(worker);
             let state = scratch.states.grown(len);
-            let columns = block.columns();
-            for token in 0..tokens {
-                for (h, out) in (columns.start / self.dim..).zip(block.row(token).chunks_exact_mut(self.dim)) {
-                    let (head, row) = (h / self.group, token * self.group + h % self.group);
-                    clear_state(state);
-                    for tile in 0..tiles {
-                        let at = ((head * tiles + tile) * rows + row) * len;
-                        exec.kernels.merge(state, &partials[at..at + len]);
-                    }
-                    finish_state(state, out);
+            let (head, group) =
+                (block.columns().start / self.dim / self.group, block.columns().start / self.dim % self.group);
+            for row in block.rows() {
+                let (s, row_of_head) = (row / tokens, row % tokens * self.group + group);
+                clear_state(state);
+                for tile in 0..tiles(s) {
+                    let at = ((pairs[s] + head * tiles(s) + tile) * rows + row_of_head) * len;
+                    exec.kernels.merge(state, &states[at..at + len]);
                 }
+                finish_state(state, block.row(row));
             }
         });
     }
 
-    /// Gathers the query rows of `head` for `tokens`: `[tokens][group][dim]`.
-    fn load(&self, queries: Queries<'_>, head: usize, tokens: std::ops::Range<usize>, q: &mut [f32]) {
+    /// Gathers the query rows of `head` in `rows`: `[rows][group][dim]`.
+    fn load(&self, queries: Queries<'_>, head: usize, rows: Range<usize>, q: &mut [f32]) {
         let width = self.group * self.dim;
-        for (token, q) in tokens.zip(q.chunks_exact_mut(width)) {
-            q.copy_from_slice(&queries.qkv[token * queries.width + head * width..][..width]);
+        for (row, q) in rows.zip(q.chunks_exact_mut(width)) {
+            q.copy_from_slice(&queries.qkv[row * queries.width + head * width..][..width]);
         }
     }
 

@@ -1,10 +1,13 @@
-//! The KV cache: pages of [`TILE_KEYS`] positions, by KV head, never expanded to the query heads.
+//! The KV cache of a sequence: pages of [`TILE_KEYS`] positions, by KV head, never expanded to the query heads.
 
-use super::Exec;
+use super::pages::{Page, PagePool};
+use super::{Exec, Scratch, Sequence};
+use crate::bail;
 use crate::error::Result;
 use crate::kernels::{KvTile, LANES, TILE_KEYS};
-use crate::tensor::{AlignedBuffer, DType};
-use crate::{bail, err};
+use crate::tensor::DType;
+use std::ops::Range;
+use std::sync::Arc;
 
 /// Sizes of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,29 +47,21 @@ impl KvLayout {
     }
 }
 
-/// One page, `[layers][heads][keys, values]`.
-type Page = AlignedBuffer<u8>;
-
-fn new_page(len: usize) -> Result<Page> {
-    let mut page = Page::default();
-    page.try_grow(len).map_err(|_| err!(NoMemory, "a page of the KV cache ({len} bytes) cannot be allocated"))?;
-    Ok(page)
-}
-
-/// A sequence's keys and values.
+/// A sequence's keys and values. Pages are `[layers][heads][keys, values]`; some may be shared with other sequences.
 #[derive(Debug)]
 pub struct KvCache {
     layout: KvLayout,
-    pages: Vec<Page>,
+    pool: Arc<PagePool>,
+    pages: Vec<Arc<Page>>,
 }
 
 impl KvCache {
-    /// An empty cache.
-    pub fn new(layout: KvLayout) -> Result<KvCache> {
+    /// An empty cache with pages from `pool`.
+    pub fn new(layout: KvLayout, pool: Arc<PagePool>) -> Result<KvCache> {
         if layout.dtype == DType::BF16 {
             bail!(InvalidArgument, "KV cache type: expected F16 or F32, found BF16");
         }
-        Ok(KvCache { layout, pages: Vec::new() })
+        Ok(KvCache { layout, pool, pages: Vec::new() })
     }
 
     /// Its sizes.
@@ -74,18 +69,36 @@ impl KvCache {
         &self.layout
     }
 
-    /// Bytes allocated.
-    pub fn bytes(&self) -> usize {
-        self.pages.len() * self.layout.page_bytes()
+    /// Its pages.
+    pub fn pages(&self) -> &[Arc<Page>] {
+        &self.pages
     }
 
-    /// Makes room for `positions`; on failure nothing has changed.
-    pub fn reserve(&mut self, positions: usize) -> Result<()> {
+    /// How many of its pages others hold as well.
+    pub fn shared_pages(&self) -> usize {
+        self.pages.iter().filter(|page| Arc::strong_count(page) > 1).count()
+    }
+
+    /// A cache of the same pages. Whoever writes to one first makes a copy of it.
+    pub fn fork(&self) -> Result<KvCache> {
+        let mut pages = Vec::new();
+        pages.try_reserve_exact(self.pages.len())?;
+        pages.extend(self.pages.iter().cloned());
+        Ok(KvCache { layout: self.layout, pool: Arc::clone(&self.pool), pages })
+    }
+
+    /// Makes `positions` ready to be written: pages that are not there are added, shared ones copied. On failure the cache
+    /// holds what it held.
+    pub fn reserve(&mut self, positions: Range<usize>) -> Result<()> {
         let before = self.pages.len();
-        let result = (before..positions.div_ceil(TILE_KEYS)).try_for_each(|_| {
-            self.pages.try_reserve(1)?;
-            self.pages.push(new_page(self.layout.page_bytes())?);
-            Ok(())
+        let needed = positions.start / TILE_KEYS..positions.end.div_ceil(TILE_KEYS);
+        let shared = needed.start..before.min(needed.end);
+        let result = shared.into_iter().try_for_each(|page| self.own(page)).and_then(|()| {
+            self.pages.try_reserve(needed.end.saturating_sub(before))?;
+            (before..needed.end).try_for_each(|_| {
+                self.pages.push(Arc::new(self.pool.allocate(self.layout.page_bytes())?));
+                Ok(())
+            })
         });
         if result.is_err() {
             self.pages.truncate(before);
@@ -93,47 +106,157 @@ impl KvCache {
         result
     }
 
-    /// Frees the pages beyond `positions`.
+    /// Makes sure that nobody else holds `page`.
+    fn own(&mut self, page: usize) -> Result<()> {
+        if PagePool::writable(&mut self.pages[page]).is_none() {
+            let mut copy = self.pool.allocate(self.layout.page_bytes())?;
+            copy.bytes_mut().copy_from_slice(self.pages[page].bytes());
+            self.pages[page] = Arc::new(copy);
+        }
+        Ok(())
+    }
+
+    /// Lets go of the pages beyond `positions`.
     pub fn truncate(&mut self, positions: usize) {
         self.pages.truncate(positions.div_ceil(TILE_KEYS));
     }
 
-    /// Stores the keys and values of consecutive positions from `start` in `layer`. Each row of `qkv`, `width` f32, holds the
-    /// keys from `keys` on and the values right behind them, `[heads][head_dim]` both. The pages are reserved before.
-    pub fn store(&mut self, exec: &Exec<'_>, layer: usize, start: usize, qkv: &[f32], width: usize, keys: usize) {
+    /// Lets other sequences find the pages that hold `tokens`, from position `from` on.
+    pub fn publish(&mut self, tokens: &[u32], from: usize) {
+        for page in from / TILE_KEYS..tokens.len().div_ceil(TILE_KEYS) {
+            let held = &tokens[page * TILE_KEYS..tokens.len().min((page + 1) * TILE_KEYS)];
+            let before = page.checked_sub(1).map(|before| &*self.pages[before]);
+            if let Some(same) = self.pool.enter(self.layout.dtype, before, &self.pages[page], held) {
+                self.pages[page] = same;
+            }
+        }
+    }
+
+    /// Takes over pages of other sequences that begin with `tokens`, of which it holds the first `held`. Returns how many
+    /// it holds then.
+    pub fn adopt(&mut self, tokens: &[u32], mut held: usize) -> usize {
+        while held < tokens.len() {
+            let page = held / TILE_KEYS;
+            let wanted = &tokens[page * TILE_KEYS..tokens.len().min((page + 1) * TILE_KEYS)];
+            let before = page.checked_sub(1).map(|before| &*self.pages[before]);
+            let Some((found, common)) = self.pool.find(self.layout.dtype, before, wanted) else { break };
+            if page * TILE_KEYS + common <= held || self.pages.try_reserve(1).is_err() {
+                break;
+            }
+            self.pages.truncate(page);
+            self.pages.push(found);
+            held = page * TILE_KEYS + common;
+            if common < TILE_KEYS {
+                break;
+            }
+        }
+        held
+    }
+
+    /// Stores the keys and values of `rows`, consecutive positions from `start`, in `layer`; the pages are reserved.
+    fn store(&mut self, exec: &Exec<'_>, layer: usize, start: usize, rows: Projected<'_>) {
         let layout = self.layout;
-        let (head_dim, size) = (layout.head_dim, layout.dtype.size());
-        let values = keys + layout.heads * head_dim;
-        let end = start + qkv.len() / width;
+        self.each_slab(layer, start, rows, |slab, positions, rows| {
+            exec.team_for(positions.len()).rows(slab, layout.head_bytes(), |worker, mut block| {
+                for head in block.rows() {
+                    layout.store(exec, &mut exec.scratch(worker), positions.start, rows, head, block.row(head));
+                }
+            });
+        });
+    }
+
+    /// As [`store`](Self::store), by the calling thread alone.
+    fn store_alone(&mut self, exec: &Exec<'_>, scratch: &mut Scratch, layer: usize, start: usize, rows: Projected<'_>) {
+        let layout = self.layout;
+        self.each_slab(layer, start, rows, |slab, positions, rows| {
+            for (head, tile) in slab.chunks_exact_mut(layout.head_bytes()).enumerate() {
+                layout.store(exec, scratch, positions.start, rows, head, tile);
+            }
+        });
+    }
+
+    /// Calls `f(the layer's part of the page, positions within the page, their rows)` for each page that the rows reach.
+    fn each_slab(
+        &mut self,
+        layer: usize,
+        start: usize,
+        rows: Projected<'_>,
+        mut f: impl FnMut(&mut [u8], Range<usize>, Projected<'_>),
+    ) {
+        let end = start + rows.qkv.len() / rows.width;
+        let bytes = layer * self.layout.layer_bytes()..(layer + 1) * self.layout.layer_bytes();
         for page in start / TILE_KEYS..end.div_ceil(TILE_KEYS) {
             let first = page * TILE_KEYS;
             let positions = start.max(first)..end.min(first + TILE_KEYS);
-            let slab = &mut self.pages[page][layer * layout.layer_bytes()..(layer + 1) * layout.layer_bytes()];
-            exec.team_for(positions.len()).rows(slab, layout.head_bytes(), |worker, mut block| {
-                let scratch = &mut *exec.scratch(worker);
-                let row_bytes = head_dim * size;
-                let narrowed = scratch.bytes.grown(positions.len() * row_bytes);
-                for head in block.rows() {
-                    let (k, v) = block.row(head).split_at_mut(layout.key_bytes());
-                    let head = head * head_dim..(head + 1) * head_dim;
-                    for (position, narrowed) in positions.clone().zip(narrowed.chunks_exact_mut(row_bytes)) {
-                        let (row, slot) = (&qkv[(position - start) * width..], position - first);
-                        exec.kernels.narrow(layout.dtype, &row[keys..][head.clone()], narrowed);
-                        let at = slot * head_dim.next_multiple_of(LANES) * size;
-                        exec.kernels.narrow(layout.dtype, &row[values..][head.clone()], &mut v[at..at + row_bytes]);
-                    }
-                    match size {
-                        2 => transpose::<2>(narrowed, head_dim, positions.start - first, k),
-                        _ => transpose::<4>(narrowed, head_dim, positions.start - first, k),
-                    }
-                }
-            });
+            let part = (positions.start - start) * rows.width..(positions.end - start) * rows.width;
+            let page = Arc::get_mut(&mut self.pages[page]).expect("a page that was not reserved");
+            let positions = positions.start - first..positions.end - first;
+            f(&mut page.bytes_mut()[bytes.clone()], positions, Projected { qkv: &rows.qkv[part], ..rows });
         }
     }
 
     /// One layer of it, to read.
     pub fn layer(&self, layer: usize) -> KvLayer<'_> {
         KvLayer { cache: self, layer }
+    }
+}
+
+/// Rows of projected queries, keys and values: each, `width` f32, holds the keys from `keys` on and the values right
+/// behind them, `[heads][head_dim]` both.
+#[derive(Clone, Copy, Debug)]
+pub struct Projected<'a> {
+    /// Rows of `width`.
+    pub qkv: &'a [f32],
+    /// f32 from row to row.
+    pub width: usize,
+    /// Where the keys begin.
+    pub keys: usize,
+}
+
+/// Stores each sequence's keys and values in `layer` of its cache; the rows are those of all sequences.
+pub fn store(exec: &Exec<'_>, sequences: &mut [Sequence<'_>], layer: usize, rows: Projected<'_>) {
+    let of = |rows_of: Range<usize>| Projected {
+        qkv: &rows.qkv[rows_of.start * rows.width..rows_of.end * rows.width],
+        ..rows
+    };
+    if let [sequence] = sequences {
+        return sequence.kv.store(exec, layer, sequence.start, of(sequence.rows.clone()));
+    }
+    exec.team.rows(sequences, 1, |worker, mut block| {
+        for i in block.rows() {
+            let sequence = &mut block.row(i)[0];
+            let rows = of(sequence.rows.clone());
+            sequence.kv.store_alone(exec, &mut exec.scratch(worker), layer, sequence.start, rows);
+        }
+    });
+}
+
+impl KvLayout {
+    /// Stores one head's keys and values of `rows` in its part of a page, the first at `slot`.
+    fn store(
+        &self,
+        exec: &Exec<'_>,
+        scratch: &mut Scratch,
+        slot: usize,
+        rows: Projected<'_>,
+        head: usize,
+        tile: &mut [u8],
+    ) {
+        let row_bytes = self.head_dim * self.dtype.size();
+        let narrowed = scratch.bytes.grown(rows.qkv.len() / rows.width * row_bytes);
+        let (k, v) = tile.split_at_mut(self.key_bytes());
+        let keys = rows.keys + head * self.head_dim;
+        let values = keys + self.heads * self.head_dim;
+        let padded_bytes = self.head_dim.next_multiple_of(LANES) * self.dtype.size();
+        let v = v[slot * padded_bytes..].chunks_exact_mut(padded_bytes);
+        for ((row, v), k) in rows.qkv.chunks_exact(rows.width).zip(v).zip(narrowed.chunks_exact_mut(row_bytes)) {
+            exec.kernels.narrow(self.dtype, &row[keys..][..self.head_dim], k);
+            exec.kernels.narrow(self.dtype, &row[values..][..self.head_dim], &mut v[..row_bytes]);
+        }
+        match self.dtype.size() {
+            2 => transpose::<2>(narrowed, self.head_dim, slot, k),
+            _ => transpose::<4>(narrowed, self.head_dim, slot, k),
+        }
     }
 }
 
@@ -149,7 +272,7 @@ impl<'a> KvLayer<'a> {
     pub fn tile(self, head: usize, page: usize) -> KvTile<'a> {
         let layout = &self.cache.layout;
         let start = self.layer * layout.layer_bytes() + head * layout.head_bytes();
-        let bytes = &self.cache.pages[page][start..start + layout.head_bytes()];
+        let bytes = &self.cache.pages[page].bytes()[start..start + layout.head_bytes()];
         let (keys, values) = bytes.split_at(layout.key_bytes());
         KvTile { dtype: layout.dtype, keys, values, head_dim: layout.head_dim }
     }

@@ -3,11 +3,15 @@
 pub mod attention;
 pub mod kv;
 pub mod linear;
+pub mod pages;
 pub mod rope;
 
 use crate::kernels::{GemmScratch, Kernels};
 use crate::pool::Team;
 use crate::tensor::{AlignedBuffer, DType};
+use kv::KvCache;
+use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What every operator runs with during one step.
@@ -21,6 +25,23 @@ pub struct Exec<'a> {
     pub solo: &'a Team,
     /// One for each thread of the team.
     pub scratch: &'a [Mutex<Scratch>],
+}
+
+/// The next tokens of one sequence in a forward pass over several.
+#[derive(Debug)]
+pub struct Sequence<'a> {
+    /// The tokens, at least one, ids below vocab_size.
+    pub tokens: &'a [u32],
+    /// Position of the first.
+    pub start: usize,
+    /// The cache, reserved for them.
+    pub kv: &'a mut KvCache,
+    /// Raised to stop.
+    pub cancel: &'a AtomicBool,
+    /// The layer before which it was found raised. The pass goes on for the others, and what it computes of this one is void.
+    pub cancelled: &'a mut Option<usize>,
+    /// Its rows among those of all sequences; set by the pass.
+    pub rows: Range<usize>,
 }
 
 /// One thread's buffers. They grow to the largest use and stay.
@@ -39,7 +60,7 @@ pub struct Scratch {
 
 impl<'a> Exec<'a> {
     /// The team if there are several rows, the leader alone for one.
-    fn team_for(&self, rows: usize) -> &'a Team {
+    pub fn team_for(&self, rows: usize) -> &'a Team {
         if rows > 1 { self.team } else { self.solo }
     }
 

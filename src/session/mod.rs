@@ -1,11 +1,20 @@
-//! A session: a sequence of tokens, its KV cache, and one decode step.
+//! Sessions: sequences of tokens, their KV caches, and the steps that many of them take together.
+
+mod batch;
+mod lookahead;
+mod pass;
+
+pub use batch::{Progress, Turn, decode_batch};
 
 use crate::error::Result;
-use crate::model::{Model, Operator, Pass, Profile, Tap};
+use crate::model::{Model, Pass, Profile, Tap};
+use crate::ops::Sequence;
 use crate::ops::kv::KvCache;
 use crate::sampler::{History, Sampler, greedy};
 use crate::tensor::DType;
 use crate::{bail, err};
+use lookahead::Lookahead;
+use pass::{Part, Want};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -26,11 +35,22 @@ pub struct SessionOptions {
     pub chunk: usize,
     /// Whether operators are timed.
     pub profile: bool,
+    /// Whether what other sessions have computed of the same tokens is used, and what this one computes offered to them.
+    pub share_prefixes: bool,
+    /// Most tokens drafted in one step by prompt lookup; 0 = no speculation.
+    pub speculation: usize,
 }
 
 impl Default for SessionOptions {
     fn default() -> Self {
-        SessionOptions { context: 0, kv_type: DType::F16, chunk: 0, profile: false }
+        SessionOptions {
+            context: 0,
+            kv_type: DType::F16,
+            chunk: 0,
+            profile: false,
+            share_prefixes: true,
+            speculation: 0,
+        }
     }
 }
 
@@ -48,6 +68,7 @@ pub struct Session {
     model: Arc<Model>,
     context: usize,
     chunk: usize,
+    share_prefixes: bool,
     kv: KvCache,
     tokens: Vec<u32>,
     /// For each token, whether a decode step sampled it.
@@ -58,6 +79,10 @@ pub struct Session {
     last: Vec<f32>,
     /// The logits after token `evaluated − 1`, `[vocab]`; empty if they are not known.
     logits: Vec<f32>,
+    /// What is computed beyond `evaluated`.
+    lookahead: Lookahead,
+    /// How many tokens were found computed by other sessions.
+    reused: u64,
     cancel: Arc<AtomicBool>,
     profile: Profile,
     tap: Option<Tap>,
@@ -73,18 +98,19 @@ impl Session {
     /// An empty session of `model`.
     pub fn new(model: Arc<Model>, options: &SessionOptions) -> Result<Session> {
         let context = if options.context == 0 { model.config().max_position_embeddings } else { options.context };
-        let kv = KvCache::new(model.decoder().kv_layout(options.kv_type))?;
-        let mut logits = Vec::new();
-        logits.try_reserve_exact(model.decoder().vocab())?;
+        let kv = KvCache::new(model.decoder().kv_layout(options.kv_type), Arc::clone(model.pages()))?;
         Ok(Session {
             context,
             chunk: if options.chunk == 0 { DEFAULT_CHUNK } else { options.chunk },
+            share_prefixes: options.share_prefixes,
             kv,
             tokens: Vec::new(),
             generated: Vec::new(),
             evaluated: 0,
             last: Vec::with_capacity(model.decoder().hidden()),
-            logits,
+            logits: Vec::new(),
+            lookahead: Lookahead::new(options.speculation),
+            reused: 0,
             cancel: Arc::new(AtomicBool::new(false)),
             profile: Profile::new(options.profile),
             tap: None,
@@ -112,19 +138,14 @@ impl Session {
     pub fn eval(&mut self, max_tokens: usize) -> Result<bool> {
         let all = self.tokens.len();
         let end = if max_tokens == 0 { all } else { all.min(self.evaluated.saturating_add(max_tokens)) };
-        self.evaluate(end, false)?;
+        self.evaluate(end, Want::Nothing)?;
         Ok(self.evaluated < all)
     }
 
     /// The logits `[vocab_size]` after the last token; evaluates what is queued first.
     pub fn logits(&mut self) -> Result<&[f32]> {
-        if self.tokens.is_empty() {
-            bail!(State, "the session has no tokens yet, so there are no logits");
-        }
-        if self.evaluated == self.tokens.len() && self.last.is_empty() {
-            self.evaluated -= 1; // truncated: what followed the last token is not known any more
-        }
-        self.evaluate(self.tokens.len(), true)?;
+        self.check_started()?;
+        self.evaluate(self.tokens.len(), Want::Logits)?;
         Ok(&self.logits)
     }
 
@@ -142,6 +163,7 @@ impl Session {
         let before = self.evaluated;
         let result = self.score_rest(context, &tokens[1..], &mut logprobs[1..]);
         self.kv.truncate(before);
+        self.publish(before);
         result?;
         match logprobs.iter().position(|p| p.is_nan()) {
             None => Ok(()),
@@ -151,7 +173,7 @@ impl Session {
 
     fn score_rest(&mut self, mut inputs: &[u32], mut targets: &[u32], mut logprobs: &mut [f32]) -> Result<()> {
         let mut start = self.evaluated;
-        self.kv.reserve(start + inputs.len())?;
+        self.kv.reserve(start..start + inputs.len())?;
         let decoder = self.model.decoder();
         let (hidden, vocab) = (decoder.hidden(), decoder.vocab());
         while !inputs.is_empty() {
@@ -159,15 +181,17 @@ impl Session {
             let (now, then) = std::mem::take(&mut logprobs).split_at_mut(n);
             let (kv, cancel, profile) = (&mut self.kv, &*self.cancel, &mut self.profile);
             self.model.step(|exec, workspace| {
-                let pass = Pass { tokens: &inputs[..n], start, kv, cancel, profile, tap: None };
+                let mut cancelled = None;
+                let tokens = &inputs[..n];
+                let sequence = Sequence { tokens, start, kv, cancel, cancelled: &mut cancelled, rows: 0..0 };
+                let pass = Pass { sequences: &mut [sequence], profile, tap: None };
                 let x = decoder.forward(exec, workspace, pass)?.to_vec();
+                pass::check_cancelled(cancelled, start)?;
                 for ((x, targets), out) in
                     x.chunks(SCORE_ROWS * hidden).zip(targets.chunks(SCORE_ROWS)).zip(now.chunks_mut(SCORE_ROWS))
                 {
-                    let mut logits = Vec::new();
-                    logits.try_reserve_exact(out.len() * vocab)?;
-                    logits.resize(out.len() * vocab, 0.0);
-                    decoder.logits(exec, workspace, x, &mut logits, profile, None)?;
+                    let rows = x.chunks_exact(hidden);
+                    let logits = decoder.logits(exec, workspace, out.len(), rows, profile, None)?;
                     exec.team.rows(out, 1, |_, mut block| {
                         for t in block.rows() {
                             block.row(t)[0] = log_softmax(&logits[t * vocab..(t + 1) * vocab], targets[t]);
@@ -204,6 +228,7 @@ impl Session {
         self.tokens.truncate(keep);
         self.generated.truncate(keep);
         if keep < self.evaluated {
+            self.lookahead.clear();
             self.evaluated = keep;
             self.last.clear();
             self.logits.clear();
@@ -215,22 +240,35 @@ impl Session {
     /// Evaluates what is queued, samples (`None` = greedy) and leaves the new token queued. An error changes nothing
     /// but that tokens may have been evaluated.
     pub fn decode_step(&mut self, sampler: Option<&mut Sampler>) -> Result<Step> {
-        self.check_room(1)?;
-        self.tokens.try_reserve(1)?;
-        self.generated.try_reserve(1)?;
-        self.logits()?;
-        let mut clock = self.profile.clock();
-        let token = match sampler {
-            None => greedy(&self.logits)?,
-            Some(s) => s.sample(&self.logits, History { tokens: &self.tokens, generated: &self.generated })?,
+        self.prepare_step()?;
+        let step = self.evaluate(self.tokens.len(), Want::Token(sampler))?;
+        step.ok_or_else(|| err!(Internal, "no token was chosen"))
+    }
+
+    /// A session of the same tokens that shares what is computed; it costs memory where the two go different ways.
+    pub fn fork(&self) -> Result<Session> {
+        let mut fork = Session {
+            model: Arc::clone(&self.model),
+            kv: self.kv.fork()?,
+            tokens: Vec::new(),
+            generated: Vec::new(),
+            last: Vec::new(),
+            logits: Vec::new(),
+            lookahead: self.lookahead.fork(),
+            reused: 0,
+            cancel: Arc::default(),
+            profile: self.profile.fork(),
+            tap: None,
+            ..*self
         };
-        clock.lap(Operator::Sampling);
-        if self.model.config().eos_token_ids.contains(&token) {
-            return Ok(Step::End(token));
-        }
-        self.tokens.push(token);
-        self.generated.push(true);
-        Ok(Step::Token(token))
+        fork.kv.truncate(self.evaluated);
+        fork.tokens.try_reserve(self.tokens.len())?;
+        fork.generated.try_reserve(self.tokens.len())?;
+        fork.last.try_reserve_exact(self.last.len())?;
+        fork.tokens.extend_from_slice(&self.tokens);
+        fork.generated.extend_from_slice(&self.generated);
+        fork.last.extend_from_slice(&self.last);
+        Ok(fork)
     }
 
     /// The flag that another thread raises to cancel: while it is up, evaluation stops with `Cancelled` at the next
@@ -239,9 +277,19 @@ impl Session {
         &self.cancel
     }
 
-    /// Bytes of KV cache that one token takes, and bytes allocated now.
-    pub fn kv_bytes(&self) -> (u64, u64) {
-        (self.kv.layout().token_bytes() as u64, self.kv.bytes() as u64)
+    /// The KV cache.
+    pub fn kv(&self) -> &KvCache {
+        &self.kv
+    }
+
+    /// How many tokens were not computed because another session had done so.
+    pub fn reused(&self) -> u64 {
+        self.reused
+    }
+
+    /// How many tokens were drafted by prompt lookup, and how many of them were right.
+    pub fn drafted(&self) -> (u64, u64) {
+        self.lookahead.counts()
     }
 
     /// Operator times so far; empty unless asked for.
@@ -270,37 +318,91 @@ impl Session {
         Ok(())
     }
 
-    /// Evaluates the tokens before `end`, then the logits after the last of them if they are wanted. Each chunk is
-    /// committed as it is done.
-    fn evaluate(&mut self, end: usize, want_logits: bool) -> Result<()> {
+    fn check_started(&self) -> Result<()> {
+        if self.tokens.is_empty() {
+            bail!(State, "the session has no tokens yet, so there are no logits");
+        }
+        Ok(())
+    }
+
+    fn check_cancelled(&self) -> Result<()> {
         if self.cancel.load(Ordering::Relaxed) {
             bail!(Cancelled, "cancelled by the host at position {}", self.evaluated);
         }
-        self.kv.reserve(end)?;
-        let decoder = self.model.decoder();
-        while self.evaluated < end || (want_logits && self.logits.is_empty()) {
-            let tokens = &self.tokens[self.evaluated..end.min(self.evaluated + self.chunk)];
-            let head = want_logits && self.evaluated + tokens.len() == end;
-            let (kv, evaluated, cancel) = (&mut self.kv, &mut self.evaluated, &*self.cancel);
-            let (last, logits, profile, tap) = (&mut self.last, &mut self.logits, &mut self.profile, &mut self.tap);
-            self.model.step(|exec, workspace| {
-                if !tokens.is_empty() {
-                    let pass = Pass { tokens, start: *evaluated, kv, cancel, profile, tap: tap.as_mut() };
-                    let x = decoder.forward(exec, workspace, pass)?;
-                    // Committed only now: a cancelled pass leaves what was known.
-                    last.clear();
-                    last.extend_from_slice(&x[x.len() - decoder.hidden()..]);
-                    logits.clear();
-                    *evaluated += tokens.len();
-                }
-                if head {
-                    logits.resize(decoder.vocab(), 0.0);
-                    decoder.logits(exec, workspace, last, logits, profile, tap.as_mut())?;
-                }
-                Ok(())
-            })?;
-        }
         Ok(())
+    }
+
+    /// Whether a token can be chosen and queued.
+    fn prepare_step(&mut self) -> Result<()> {
+        self.check_room(1)?;
+        self.check_started()?;
+        self.tokens.try_reserve(1)?;
+        self.generated.try_reserve(1)?;
+        Ok(())
+    }
+
+    /// Evaluates the tokens before `end`, then what is wanted after the last of them. Each chunk is committed as it is done.
+    fn evaluate(&mut self, end: usize, mut want: Want<'_>) -> Result<Option<Step>> {
+        self.check_cancelled()?;
+        let model = Arc::clone(&self.model);
+        loop {
+            self.settle(end, &want);
+            let left = end - self.evaluated;
+            let take = left.min(self.chunk);
+            let now = if take == left { std::mem::replace(&mut want, Want::Nothing) } else { Want::Nothing };
+            let mut part = Part::new(self, take, now);
+            part.draft(usize::MAX);
+            pass::run(&model, std::slice::from_mut(&mut part))?;
+            let outcome = part.outcome?;
+            if take == left {
+                return Ok(outcome);
+            }
+        }
+    }
+
+    /// Uses what is computed of the tokens before `end` already, by speculation or by other sessions.
+    fn settle(&mut self, end: usize, want: &Want<'_>) {
+        while self.evaluated < end && self.lookahead.take(self.tokens[self.evaluated], &mut self.last, &mut self.logits)
+        {
+            self.evaluated += 1;
+            self.publish(self.evaluated - 1);
+        }
+        if self.evaluated < self.tokens.len() && self.lookahead.clear() {
+            self.kv.truncate(self.evaluated);
+        }
+        if self.share_prefixes && end - self.evaluated > 1 {
+            let before = self.evaluated;
+            self.evaluated = self.kv.adopt(&self.tokens[..end - 1], before);
+            if self.evaluated > before {
+                self.reused += (self.evaluated - before) as u64;
+                self.last.clear();
+                self.logits.clear();
+            }
+        }
+        if !matches!(want, Want::Nothing) && self.evaluated == end && self.last.is_empty() {
+            self.evaluated -= 1; // truncated: what followed the last token is not known any more
+        }
+    }
+
+    /// Lets other sessions find what is computed from position `from` on.
+    fn publish(&mut self, from: usize) {
+        if self.share_prefixes {
+            self.kv.publish(&self.tokens[..self.evaluated], from);
+        }
+    }
+
+    /// Chooses a token by the logits after the last one, and queues it unless it ends the text.
+    fn choose(&mut self, sampler: Option<&mut Sampler>, logits: &[f32]) -> Result<Step> {
+        let token = match sampler {
+            None => greedy(logits)?,
+            Some(s) => s.sample(logits, History { tokens: &self.tokens, generated: &self.generated })?,
+        };
+        if self.model.config().eos_token_ids.contains(&token) {
+            return Ok(Step::End(token));
+        }
+        self.tokens.push(token);
+        self.generated.push(true);
+        Ok(Step::Token(token))
     }
 }
 

@@ -1,0 +1,246 @@
+//! One forward pass over the next tokens of several sessions, and what follows it for each of them.
+
+use super::{Session, Step};
+use crate::bail;
+use crate::error::Result;
+use crate::model::{Model, Operator, Pass, Profile, Workspace};
+use crate::ops::{Exec, Sequence};
+use crate::sampler::Sampler;
+use std::ops::Range;
+
+/// What is wanted of the logits after the last token.
+pub(super) enum Want<'a> {
+    /// Nothing.
+    Nothing,
+    /// That the session keeps them.
+    Logits,
+    /// A token chosen by a sampler (`None` = greedy).
+    Token(Option<&'a mut Sampler>),
+}
+
+/// One session's part in a pass.
+pub(super) struct Part<'a> {
+    /// The session's place in the batch.
+    pub index: usize,
+    pub session: &'a mut Session,
+    /// How many of its queued tokens are evaluated.
+    pub take: usize,
+    /// How many drafted tokens are evaluated behind them.
+    pub drafts: usize,
+    pub want: Want<'a>,
+    /// The token chosen; an error if the part failed, which fails no other.
+    pub outcome: Result<Option<Step>>,
+    /// Before which layer it was cancelled.
+    cancelled: Option<usize>,
+    /// Where its logits are among those of the pass.
+    logits: Range<usize>,
+}
+
+impl<'a> Part<'a> {
+    pub fn new(session: &'a mut Session, take: usize, want: Want<'a>) -> Part<'a> {
+        Part { index: 0, session, take, drafts: 0, want, outcome: Ok(None), cancelled: None, logits: 0..0 }
+    }
+
+    /// Rows it has in the pass.
+    pub fn rows(&self) -> usize {
+        self.take + self.drafts
+    }
+
+    /// Drafts at most `most` tokens behind its last one, if that may pay.
+    pub fn draft(&mut self, most: usize) {
+        if let (Want::Token(_), 1) = (&self.want, self.take) {
+            let Session { tokens, context, lookahead, .. } = &mut *self.session;
+            self.drafts = lookahead.draft(tokens, most.min(*context - tokens.len()));
+        }
+    }
+
+    /// It takes no further part.
+    fn fail(&mut self, error: crate::error::Error) {
+        self.outcome = Err(error);
+        (self.take, self.drafts, self.want) = (0, 0, Want::Nothing);
+    }
+
+    /// Rows of logits that it wants.
+    fn wanted(&self) -> usize {
+        if matches!(self.want, Want::Nothing) { 0 } else { 1 + self.drafts }
+    }
+
+    fn sequence(&mut self) -> Sequence<'_> {
+        let session = &mut *self.session;
+        let start = session.evaluated;
+        let tokens = match self.drafts {
+            0 => &session.tokens[start..start + self.take],
+            _ => session.lookahead.tokens(),
+        };
+        Sequence {
+            tokens,
+            start,
+            kv: &mut session.kv,
+            cancel: &session.cancel,
+            cancelled: &mut self.cancelled,
+            rows: 0..0,
+        }
+    }
+
+    /// Takes the rows of the residual stream, `[rows][hidden]`.
+    fn commit(&mut self, x: &[f32]) {
+        let (rows, session) = (self.rows(), &mut *self.session);
+        let hidden = x.len() / rows;
+        let (taken, drafted) = x.split_at(self.take * hidden);
+        session.last.clear();
+        session.last.extend_from_slice(&taken[taken.len() - hidden..]);
+        session.logits.clear();
+        session.lookahead.set_rows(drafted);
+        let from = session.evaluated;
+        session.evaluated += self.take;
+        session.publish(from);
+    }
+
+    /// Does what is wanted with the logits, `[wanted][vocab]`.
+    fn deliver(&mut self, logits: &[f32]) {
+        let (first, drafted) = logits.split_at(logits.len() / self.wanted().max(1));
+        let session = &mut *self.session;
+        match &mut self.want {
+            Want::Nothing => {}
+            Want::Logits => {
+                session.logits.clear();
+                session.logits.extend_from_slice(first);
+            }
+            Want::Token(sampler) => {
+                let step = session.choose(sampler.as_deref_mut(), first);
+                if self.drafts > 0 {
+                    session.lookahead.set_logits(&step, drafted);
+                }
+                self.outcome = step.map(Some);
+            }
+        }
+    }
+
+    /// [`deliver`](Self::deliver) with the logits that the session has; `false` if it has none.
+    fn deliver_known(&mut self) -> bool {
+        if self.take > 0 || self.session.logits.is_empty() {
+            return false;
+        }
+        if let Want::Token(_) = self.want {
+            let logits = std::mem::take(&mut self.session.logits);
+            let mut profile = self.session.profile.fork();
+            let mut clock = profile.clock();
+            self.deliver(&logits);
+            clock.lap(Operator::Sampling);
+            self.session.profile.add(&profile, 0);
+            self.session.logits = logits;
+        }
+        self.want = Want::Nothing;
+        true
+    }
+}
+
+/// Evaluates `take` and `drafts` tokens of each part, and gives each what it wants. An error concerns all.
+pub(super) fn run(model: &Model, parts: &mut [Part<'_>]) -> Result<()> {
+    for part in &mut *parts {
+        if part.deliver_known() {
+            continue;
+        }
+        let start = part.session.evaluated;
+        if let Err(error) = part.session.kv.reserve(start..start + part.rows()) {
+            part.fail(error);
+        }
+    }
+    if parts.iter().all(|part| part.take == 0 && part.wanted() == 0) {
+        return Ok(());
+    }
+    let mut profile = Profile::new(parts.iter().any(|part| part.session.profile.enabled()));
+    model.step(|exec, workspace| {
+        if parts.iter().any(|part| part.take > 0) {
+            forward(model, exec, workspace, parts, &mut profile)?;
+        }
+        deliver(model, exec, workspace, parts, &mut profile)
+    })?;
+    parts.iter_mut().for_each(|part| part.session.profile.add(&profile, part.take));
+    Ok(())
+}
+
+fn forward(
+    model: &Model,
+    exec: &Exec<'_>,
+    workspace: &mut Workspace,
+    parts: &mut [Part<'_>],
+    profile: &mut Profile,
+) -> Result<()> {
+    let decoder = model.decoder();
+    // Intermediate tensors are for tests, which look at one session at a time.
+    let mut tap = if let [part] = &mut *parts { part.session.tap.take() } else { None };
+    let x = {
+        let (mut one, mut many);
+        let sequences = match &mut *parts {
+            [part] => {
+                one = [part.sequence()]; // a step of one session allocates nothing
+                &mut one[..]
+            }
+            _ => {
+                many = parts.iter_mut().filter(|part| part.take > 0).map(Part::sequence).collect::<Vec<_>>();
+                &mut many[..]
+            }
+        };
+        decoder.forward(exec, workspace, Pass { sequences, profile, tap: tap.as_mut() })?
+    };
+    let mut rest = x;
+    for part in parts.iter_mut().filter(|part| part.take > 0) {
+        let (rows, later) = rest.split_at(part.rows() * decoder.hidden());
+        match check_cancelled(part.cancelled, part.session.evaluated) {
+            Ok(()) => part.commit(rows),
+            Err(error) => part.fail(error),
+        }
+        rest = later;
+    }
+    if let [part] = parts {
+        part.session.tap = tap;
+    }
+    Ok(())
+}
+
+fn deliver(
+    model: &Model,
+    exec: &Exec<'_>,
+    workspace: &mut Workspace,
+    parts: &mut [Part<'_>],
+    profile: &mut Profile,
+) -> Result<()> {
+    let (hidden, vocab) = (model.decoder().hidden(), model.decoder().vocab());
+    let mut wanted = 0;
+    for part in &mut *parts {
+        part.logits = wanted * vocab..(wanted + part.wanted()) * vocab;
+        wanted += part.wanted();
+    }
+    if wanted == 0 {
+        return Ok(());
+    }
+    let mut tap = if let [part] = &mut *parts { part.session.tap.take() } else { None };
+    let wanting = parts.iter().filter(|part| part.wanted() > 0);
+    let rows = wanting.flat_map(|part| {
+        let drafted = part.session.lookahead.rows().chunks_exact(hidden).take(part.drafts);
+        std::iter::once(&part.session.last[..]).chain(drafted)
+    });
+    let logits = model.decoder().logits(exec, workspace, wanted, rows, profile, tap.as_mut())?;
+    if let [part] = &mut *parts {
+        part.session.tap = tap;
+    }
+    let mut clock = profile.clock();
+    exec.team_for(parts.len()).rows(parts, 1, |_, mut block| {
+        for i in block.rows() {
+            let part = &mut block.row(i)[0];
+            let logits = &logits[part.logits.clone()];
+            part.deliver(logits);
+        }
+    });
+    clock.lap(Operator::Sampling);
+    Ok(())
+}
+
+/// An error if a sequence at `position` was cancelled before a layer.
+pub(super) fn check_cancelled(layer: Option<usize>, position: usize) -> Result<()> {
+    match layer {
+        None => Ok(()),
+        Some(layer) => bail!(Cancelled, "cancelled by the host at position {position}, layer {layer}"),
+    }
+}

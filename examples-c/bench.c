@@ -21,14 +21,15 @@ static const char help[] =
     "  -n N                tokens to decode (default 128; 0: do not time decoding)\n"
     "  -r N                repetitions (default 5); the medians are printed\n"
     "  --depth N           positions in the KV cache before either starts (default 0)\n"
-    "  --batch N           sessions that decode together (default 1, and all there is so far)\n"
+    "  --batch N           sessions that decode together (default 1); a prompt is always one session's\n"
     "  --threads N, -t N   threads (default 0: one for each physical core)\n"
     "  --isa NAME          instruction set: auto, scalar (slow), avx2 or neon (default auto)\n"
     "  --json FILE         write samples, medians and limits as JSON; - is stdout, without the table\n"
     "  --help              print this text\n"
     "\n"
     "Tokens are made up. A prompt's time ends with the logits after its last token; decoding feeds one token and takes\n"
-    "its logits, without sampling. The first repetition warms up and is not counted.\n"
+    "its logits, without sampling; a batch feeds each session the most probable token, and tokens/s count all sessions.\n"
+    "The first repetition warms up and is not counted.\n"
     "\n"
     "Exit status: 0 done, 1 the library reported an error, 2 wrong command line.\n";
 
@@ -57,7 +58,9 @@ struct bench {
     struct settings s;
     rie_error *error;
     rie_model *model;
-    rie_session *session;
+    rie_session **sessions; /* the batch; the first serves alone where there is but one */
+    rie_status *statuses;
+    rie_token *next; /* the tokens that a step of the batch chose */
     int64_t vocab, threads;
     struct work work;
     float *logits;
@@ -81,8 +84,8 @@ static struct settings read_settings(int argc, char **argv) {
     if (strcmp(s.weights, "as-is") != 0) {
         fail_usage("--weights: '%s' is not as-is, which is all that this version does", s.weights);
     }
-    if (s.batch != 1) {
-        fail_usage("--batch: %" PRId64 " is not 1, which is all that this version does", s.batch);
+    if (s.batch < 1 || s.batch > 4096) {
+        fail_usage("--batch: must be 1 to 4096");
     }
     const int64_t most = 1 << 24;
     if (s.prompt < 0 || s.decode < 0 || s.depth < 0 || s.prompt > most || s.decode > most || s.depth > most) {
@@ -163,7 +166,7 @@ static struct work measure_work(struct bench *b) {
     work.attention_flops = 4.0 * (double)get_int(b->model, RIE_INFO_LAYERS, b->error) *
                            (double)get_int(b->model, RIE_INFO_HEADS, b->error) *
                            (double)get_int(b->model, RIE_INFO_HEAD_DIM, b->error);
-    work.kv_bytes = (double)get_int(b->session, RIE_INFO_KV_BYTES_PER_TOKEN, b->error);
+    work.kv_bytes = (double)get_int(b->sessions[0], RIE_INFO_KV_BYTES_PER_TOKEN, b->error);
     free(text);
     return work;
 }
@@ -174,42 +177,69 @@ static double prompt_flops(const struct work *w, double n, double depth) {
     return 2 * w->layer_elements * n + 2 * w->head_elements + w->attention_flops * pairs;
 }
 
-/* Bytes that decoding n tokens after `depth` positions reads, per token. */
-static double decode_bytes(const struct work *w, double n, double depth) {
-    return w->streamed_bytes + w->kv_bytes * (depth + (n + 1) / 2);
+/* The seconds that a step of `batch` sessions takes at least, decoding n tokens after `depth` positions: the weights are read
+ * once for all, each session's cache for itself, and the arithmetic is every session's own. */
+static double step_seconds(const struct work *w, double n, double depth, double batch, const struct limits *limits) {
+    const double keys = depth + (n + 1) / 2;
+    const double reading = (w->streamed_bytes + batch * w->kv_bytes * keys) / (limits->read_gb_s * 1e9);
+    const double flops = batch * (2 * (w->layer_elements + w->head_elements) + w->attention_flops * keys);
+    const double computing = flops / (limits->fma_gflop_s * 1e9);
+    return reading > computing ? reading : computing;
 }
 
 /* ---- Timing ---- */
 
-static void append(struct bench *b, size_t count) {
-    check(rie_session_append(b->session, b->tokens, count, b->error), "appending tokens", b->error);
+/* Session i's tokens begin with the i-th of all, so that no two sessions are alike. */
+static void append(struct bench *b, int64_t session, size_t count) {
+    check(rie_session_append(b->sessions[session], b->tokens + session, count, b->error), "appending tokens", b->error);
 }
 
 static void get_logits(struct bench *b) {
-    check(rie_session_logits(b->session, b->logits, (size_t)b->vocab, b->error), "computing logits", b->error);
+    check(rie_session_logits(b->sessions[0], b->logits, (size_t)b->vocab, b->error), "computing logits", b->error);
 }
 
 /* Back to `depth` evaluated positions. */
-static void rewind_session(struct bench *b) {
-    check(rie_session_truncate(b->session, (size_t)b->s.depth, b->error), "truncating the session", b->error);
+static void rewind_sessions(struct bench *b) {
+    for (int64_t i = 0; i < b->s.batch; i++) {
+        check(rie_session_truncate(b->sessions[i], (size_t)b->s.depth, b->error), "truncating a session", b->error);
+    }
 }
 
 static double time_prompt(struct bench *b) {
-    rewind_session(b);
+    rewind_sessions(b);
     const double start = now();
-    append(b, (size_t)b->s.prompt);
+    append(b, 0, (size_t)b->s.prompt);
     get_logits(b);
     return (double)b->s.prompt / (now() - start);
 }
 
+/* Each session's next token in one pass. */
+static void step(struct bench *b) {
+    const size_t n = (size_t)b->s.batch;
+    check(rie_decode_batch(b->sessions, NULL, n, b->next, b->statuses, b->error), "decoding", b->error);
+    for (size_t i = 0; i < n; i++) {
+        check(b->statuses[i], "decoding", b->error);
+        if (b->statuses[i] == RIE_END) { /* measured on, past the end of the text */
+            check(rie_session_append(b->sessions[i], &b->next[i], 1, b->error), "appending a token", b->error);
+        }
+    }
+}
+
 static double time_decode(struct bench *b) {
-    rewind_session(b);
+    rewind_sessions(b);
+    for (int64_t i = 0; b->s.batch > 1 && i < b->s.batch; i++) {
+        append(b, i, 1);
+    }
     const double start = now();
     for (int64_t i = 0; i < b->s.decode; i++) {
-        append(b, 1);
-        get_logits(b);
+        if (b->s.batch > 1) {
+            step(b);
+        } else {
+            append(b, 0, 1);
+            get_logits(b);
+        }
     }
-    return (double)b->s.decode / (now() - start);
+    return (double)(b->s.decode * b->s.batch) / (now() - start);
 }
 
 static int ascending(const void *a, const void *b) {
@@ -242,24 +272,29 @@ static void measure(struct bench *b, struct result *results, size_t count) {
     b->limits.fma_gflop_s = median(b->fma_gflop_s, repetitions);
     for (size_t r = 0; r < count; r++) {
         struct result *result = &results[r];
-        const double n = (double)result->tokens, depth = (double)b->s.depth;
+        const double n = (double)result->tokens, depth = (double)b->s.depth, batch = (double)b->s.batch;
         result->median = median(result->samples, repetitions);
         result->limit_share =
             strcmp(result->kind, "pp") == 0
                 ? result->median * prompt_flops(&b->work, n, depth) / n / (b->limits.fma_gflop_s * 1e9)
-                : result->median * decode_bytes(&b->work, n, depth) / (b->limits.read_gb_s * 1e9);
+                : result->median / batch * step_seconds(&b->work, n, depth, batch, &b->limits);
     }
 }
 
 /* ---- Output ---- */
 
+/* How many sessions a test has. */
+static int64_t sessions_of(const struct bench *b, const struct result *result) {
+    return strcmp(result->kind, "pp") == 0 ? 1 : b->s.batch;
+}
+
 static void print_table(const struct bench *b, const struct result *results, size_t count) {
-    printf("%-8s %8s %8s %12s %16s\n", "test", "threads", "depth", "tokens/s", "share of limit");
+    printf("%-8s %8s %8s %8s %12s %16s\n", "test", "threads", "depth", "batch", "tokens/s", "share of limit");
     for (size_t r = 0; r < count; r++) {
         char name[32];
         snprintf(name, sizeof name, "%s%" PRId64, results[r].kind, results[r].tokens);
-        printf("%-8s %8" PRId64 " %8" PRId64 " %12.1f %14.0f %%\n", name, b->threads, b->s.depth, results[r].median,
-               100 * results[r].limit_share);
+        printf("%-8s %8" PRId64 " %8" PRId64 " %8" PRId64 " %12.1f %14.0f %%\n", name, b->threads, b->s.depth,
+               sessions_of(b, &results[r]), results[r].median, 100 * results[r].limit_share);
     }
     printf("limits: %.1f GB/s read (tg), %.0f GFLOP/s fused multiply-add (pp), by as many threads\n",
            b->limits.read_gb_s, b->limits.fma_gflop_s);
@@ -279,7 +314,7 @@ static void write_string(FILE *out, const char *text) {
 
 static void write_result(FILE *out, const struct bench *b, const struct result *result) {
     fprintf(out, "{\"test\": \"%s%" PRId64 "\", \"threads\": %" PRId64 ", \"batch\": %" PRId64 ", \"depth\": %" PRId64,
-            result->kind, result->tokens, b->threads, b->s.batch, b->s.depth);
+            result->kind, result->tokens, b->threads, sessions_of(b, result), b->s.depth);
     fprintf(out, ", \"weights\": \"%s\", \"samples\": [", b->s.weights);
     for (int64_t i = 0; i < b->s.repetitions; i++) {
         fprintf(out, "%s%.3f", i > 0 ? ", " : "", result->samples[i]);
@@ -327,19 +362,28 @@ static void load(struct bench *b) {
     options = rie_options_new();
     const int64_t longest = b->s.prompt > b->s.decode ? b->s.prompt : b->s.decode;
     set_int(options, RIE_OPT_CONTEXT, "-p, -n, --depth", b->s.depth + longest + 1, b->error);
-    check(rie_session_new(b->model, options, &b->session, b->error), "making a session", b->error);
+    set_int(options, RIE_OPT_SHARE_PREFIXES, "sharing prefixes", 0, b->error); /* everything is computed */
+    const size_t batch = (size_t)b->s.batch;
+    b->sessions = allocate(batch * sizeof *b->sessions);
+    b->statuses = allocate(batch * sizeof *b->statuses);
+    b->next = allocate(batch * sizeof *b->next);
+    for (size_t i = 0; i < batch; i++) {
+        check(rie_session_new(b->model, options, &b->sessions[i], b->error), "making a session", b->error);
+    }
     rie_free(options);
     b->vocab = get_int(b->model, RIE_INFO_VOCAB_SIZE, b->error);
     b->threads = get_int(b->model, RIE_INFO_THREADS, b->error);
     b->work = measure_work(b);
     b->logits = allocate((size_t)b->vocab * sizeof *b->logits);
-    const size_t most = (size_t)(longest > b->s.depth ? longest : b->s.depth) + 1;
+    const size_t most = (size_t)(longest > b->s.depth ? longest : b->s.depth) + 1 + batch;
     b->tokens = allocate(most * sizeof *b->tokens);
     for (size_t i = 0; i < most; i++) {
         b->tokens[i] = (rie_token)((i * 7919 + 1) % (size_t)b->vocab); /* far apart: no row is cached for the next */
     }
-    append(b, (size_t)b->s.depth);
-    check(rie_session_eval(b->session, 0, b->error), "filling the context", b->error);
+    for (int64_t i = 0; i < b->s.batch; i++) {
+        append(b, i, (size_t)b->s.depth);
+        check(rie_session_eval(b->sessions[i], 0, b->error), "filling the context", b->error);
+    }
 }
 
 int main(int argc, char **argv) {
@@ -370,7 +414,12 @@ int main(int argc, char **argv) {
     free(b.read_gb_s);
     free(b.tokens);
     free(b.logits);
-    rie_free(b.session);
+    for (int64_t i = 0; i < b.s.batch; i++) {
+        rie_free(b.sessions[i]);
+    }
+    free(b.sessions);
+    free(b.statuses);
+    free(b.next);
     rie_free(b.model);
     rie_free(b.error);
     return EXIT_SUCCESS;

@@ -84,12 +84,12 @@
 #define RIE_OK 0
 
 /**
- * Status: `rie_decode_step` sampled an end-of-generation token. Not an error.
+ * Status: `rie_decode_step` or `rie_decode_batch` sampled an end-of-generation token. Not an error.
  */
 #define RIE_END 1
 
 /**
- * Status: `rie_session_eval` left some queued tokens to evaluate. Not an error.
+ * Status: `rie_session_eval` or `rie_decode_batch` left some queued tokens to evaluate. Not an error.
  */
 #define RIE_PENDING 2
 
@@ -183,6 +183,11 @@
  * Status: the call does not fit the object's state, such as the logits of an empty session.
  */
 #define RIE_ERR_STATE (-18)
+
+/**
+ * Status: a session saved with another model, KV cache type or version of the format.
+ */
+#define RIE_ERR_MISMATCH (-19)
 
 /**
  * Option, int, count, 0 to 1024. Threads that compute for the model; 0 (default) = the physical cores that this
@@ -772,7 +777,8 @@ rie_status rie_text_stream_push(rie_text_stream *stream,
 /**
  * A new, empty session of `model`.
  *
- * Reads `RIE_OPT_CONTEXT`, `RIE_OPT_KV_TYPE`, `RIE_OPT_CHUNK` and `RIE_OPT_PROFILE`.
+ * Reads `RIE_OPT_CONTEXT`, `RIE_OPT_KV_TYPE`, `RIE_OPT_CHUNK`, `RIE_OPT_PROFILE`, `RIE_OPT_SHARE_PREFIXES` and
+ * `RIE_OPT_SPECULATION`.
  *
  * Ownership: `*out` is the host's; release it with `rie_free`. It is written only on success. Threads: any. Errors:
  * `RIE_ERR_NO_MEMORY`, `RIE_ERR_INVALID_ARGUMENT`. `options` NULL means the defaults; `model` and `out` must not be
@@ -839,6 +845,47 @@ rie_status rie_session_tokens(rie_session *session, rie_token *buf, size_t cap, 
 rie_status rie_session_truncate(rie_session *session, size_t keep, rie_error *err);
 
 /**
+ * A new session with the tokens of `session`, evaluated and queued, and its options. What is computed is shared, and copied
+ * in pages of 64 tokens where one of the two goes on differently. The new one is not cancelled.
+ *
+ * Ownership: `*out` is the host's; release it with `rie_free`. It is written only on success. Threads: one call at a time
+ * with the same `session`; afterwards the two are independent. Errors: `RIE_ERR_NO_MEMORY`. `session` and `out` must not
+ * be NULL; `err` may be.
+ */
+rie_status rie_session_fork(rie_session *session,
+                            rie_session **out,
+                            rie_error *err);
+
+/**
+ * The session's tokens and what is computed of them, as bytes for `rie_session_load` in any process. The first call with a
+ * model reads all its weights once, to know it again.
+ *
+ * Writes the bytes to `buf`, which holds `cap` bytes, and their number to `*len`; if they do not fit, the number alone and
+ * `RIE_ERR_BUFFER_TOO_SMALL`. Threads: one call at a time with the same `session`. Errors: `RIE_ERR_NO_MEMORY`. `buf` may be
+ * NULL if `cap` is 0; `session` and `len` must not be NULL; `err` may be.
+ */
+rie_status rie_session_save(rie_session *session,
+                            uint8_t *buf,
+                            size_t cap,
+                            size_t *len,
+                            rie_error *err);
+
+/**
+ * Replaces the session's tokens and what is computed of them by the `n` bytes that `rie_session_save` wrote, in this process
+ * or another, on this kind of machine or another. It goes on with the same bits. The options stay the session's own.
+ *
+ * The bytes are checked for damage, not for malice: a checksum protects them, no signature. They are never shared with
+ * sessions other than forks. Threads: one call at a time with the same `session`. Errors: `RIE_ERR_MISMATCH` for another
+ * model, KV cache type or format version, `RIE_ERR_FORMAT` for what is no saved session or a damaged one,
+ * `RIE_ERR_CONTEXT_FULL` if the tokens exceed `RIE_OPT_CONTEXT`, `RIE_ERR_NO_MEMORY`; the session is then as it was. `data`
+ * and `session` must not be NULL; `err` may be.
+ */
+rie_status rie_session_load(rie_session *session,
+                            const uint8_t *data,
+                            size_t n,
+                            rie_error *err);
+
+/**
  * Cancels the session's computations: while `on` is not 0, evaluation stops with `RIE_ERR_CANCELLED` after at most
  * one layer's work, in the call that is running and in every later one, until this is called with 0. The session stays
  * usable and stands at its last completely evaluated token.
@@ -881,6 +928,27 @@ rie_status rie_sampler_new(const rie_options *options, rie_sampler **out, rie_er
  * `RIE_ERR_INVALID_ARGUMENT` for NaN and plus infinity. `sampler` must not be NULL; `err` may be.
  */
 rie_status rie_sampler_set_bias(rie_sampler *sampler, rie_token token, float bias, rie_error *err);
+
+/**
+ * One step of each of `n` sessions of one model, together: as `rie_decode_step` for each, with the same tokens, in one
+ * forward pass, which reads the weights once for all. The set may change with every call.
+ *
+ * For session i, `out_status[i]` is `RIE_OK` or `RIE_END` and `out[i]` its token; or `RIE_PENDING` if a part of its prompt is
+ * left for the next calls (`RIE_OPT_PROMPT_TOKENS`); or an error of its own, one of those of `rie_decode_step`, which fails no
+ * other session; `out[i]` is then -1. A cancelled session leaves the batch with its state as `rie_session_cancel` says, but the
+ * call goes on for the others. `samplers[i]` chooses for session i; NULL there, or `samplers` NULL: the most probable token.
+ *
+ * Returns `RIE_OK` also if single sessions failed; `err` then holds the status and message of the first of them.
+ * Threads: one call at a time with the same sessions and samplers. Errors: `RIE_ERR_INVALID_ARGUMENT` for a NULL array or a
+ * session or sampler that is there twice, `RIE_ERR_NO_MEMORY`, `RIE_ERR_INTERNAL`; then no token is chosen, and `out` and
+ * `out_status` are not written. `sessions`, `out` and `out_status` must not be NULL unless `n` is 0; `err` may be.
+ */
+rie_status rie_decode_batch(rie_session *const *sessions,
+                            rie_sampler *const *samplers,
+                            size_t n,
+                            rie_token *out,
+                            rie_status *out_status,
+                            rie_error *err);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -42,6 +42,8 @@ pub enum Status {
     Internal = -17,
     /// The call does not fit the object's state (an empty session asked for logits, a poisoned session).
     State = -18,
+    /// Bytes saved by another model, another format or with other options.
+    Mismatch = -19,
 }
 
 /// A status and a message that names the thing, its place, what was expected and what was found.

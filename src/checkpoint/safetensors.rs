@@ -125,6 +125,17 @@ impl Checkpoint {
         self.catalog.entries.iter().fold((0, 0), add)
     }
 
+    /// The bytes of all tensors in the order of their names, each behind its name, element type and shape as text.
+    pub fn contents(&self) -> Vec<(String, &[u8])> {
+        let mut entries: Vec<_> = self.catalog.entries.iter().collect();
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        let content = |e: &Entry| {
+            let bytes = &self.mappings[e.file].bytes()[e.extent.clone()];
+            (format!("{} {} {}", e.name, e.dtype, Dims(&e.shape)), bytes)
+        };
+        entries.into_iter().map(content).collect()
+    }
+
     /// Asks the kernel to read the mapped weights ahead.
     pub fn will_need(&self) {
         self.mappings.iter().for_each(|mapping| mapping.will_need());

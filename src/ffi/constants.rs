@@ -7,9 +7,9 @@ pub const RIE_ABI_VERSION: u32 = 1;
 
 /// Status: success.
 pub const RIE_OK: i32 = 0;
-/// Status: `rie_decode_step` sampled an end-of-generation token. Not an error.
+/// Status: `rie_decode_step` or `rie_decode_batch` sampled an end-of-generation token. Not an error.
 pub const RIE_END: i32 = 1;
-/// Status: `rie_session_eval` left some queued tokens to evaluate. Not an error.
+/// Status: `rie_session_eval` or `rie_decode_batch` left some queued tokens to evaluate. Not an error.
 pub const RIE_PENDING: i32 = 2;
 /// Status: a NULL pointer, or a size or a value outside its documented range.
 pub const RIE_ERR_INVALID_ARGUMENT: i32 = -1;
@@ -48,6 +48,8 @@ pub const RIE_ERR_NUMERIC: i32 = -16;
 pub const RIE_ERR_INTERNAL: i32 = -17;
 /// Status: the call does not fit the object's state, such as the logits of an empty session.
 pub const RIE_ERR_STATE: i32 = -18;
+/// Status: a session saved with another model, KV cache type or version of the format.
+pub const RIE_ERR_MISMATCH: i32 = -19;
 
 /// Option, int, count, 0 to 1024. Threads that compute for the model; 0 (default) = the physical cores that this
 /// process may use. Never changes a result. Read by `rie_model_load`.
@@ -195,7 +197,7 @@ pub const RIE_TEXT_PARSE_SPECIAL: u32 = 2;
 pub const RIE_TEXT_SKIP_SPECIAL: u32 = 4;
 
 /// Each status with its name, for `rie_status_name`.
-pub(super) const STATUS_NAMES: [(i32, &std::ffi::CStr); 21] = [
+pub(super) const STATUS_NAMES: [(i32, &std::ffi::CStr); 22] = [
     (RIE_OK, c"RIE_OK"),
     (RIE_END, c"RIE_END"),
     (RIE_PENDING, c"RIE_PENDING"),
@@ -217,6 +219,7 @@ pub(super) const STATUS_NAMES: [(i32, &std::ffi::CStr); 21] = [
     (RIE_ERR_NUMERIC, c"RIE_ERR_NUMERIC"),
     (RIE_ERR_INTERNAL, c"RIE_ERR_INTERNAL"),
     (RIE_ERR_STATE, c"RIE_ERR_STATE"),
+    (RIE_ERR_MISMATCH, c"RIE_ERR_MISMATCH"),
 ];
 
 // The numbers of the header are the discriminants inside.
@@ -239,4 +242,5 @@ const _: () = {
     assert!(RIE_ERR_NUMERIC == Status::Numeric as i32);
     assert!(RIE_ERR_INTERNAL == Status::Internal as i32);
     assert!(RIE_ERR_STATE == Status::State as i32);
+    assert!(RIE_ERR_MISMATCH == Status::Mismatch as i32);
 };

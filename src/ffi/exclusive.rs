@@ -2,8 +2,9 @@
 
 use crate::error::{Result, Status};
 use crate::{bail, err};
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, TryLockError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 /// A value that one call at a time may use. A second call is told so instead of waiting; after a defect of this
 /// library the value may be half changed, and every later call is refused.
@@ -21,7 +22,15 @@ impl<T> Exclusive<T> {
 
     /// Runs `f` on the value; `arg` names it in messages.
     pub fn with<R>(&self, arg: &str, f: impl FnOnce(&mut T) -> Result<R>) -> Result<R> {
-        let mut value = match self.value.try_lock() {
+        let mut value = self.take(arg)?;
+        let result = f(&mut value);
+        value.learn(&result);
+        result
+    }
+
+    /// The value, until the result is dropped; `arg` names it in messages.
+    pub fn take(&self, arg: &str) -> Result<Taken<'_, T>> {
+        let value = match self.value.try_lock() {
             Ok(value) => value,
             Err(TryLockError::WouldBlock) => bail!(Busy, "{arg}: in use by another call"),
             Err(TryLockError::Poisoned(_)) => return Err(unusable(arg)), // a panic in this thread unwound through here
@@ -29,11 +38,35 @@ impl<T> Exclusive<T> {
         if self.broken.load(Ordering::Relaxed) {
             return Err(unusable(arg));
         }
-        let result = f(&mut value);
+        Ok(Taken { value, broken: &self.broken })
+    }
+}
+
+/// The one use of a value.
+pub struct Taken<'a, T> {
+    value: MutexGuard<'a, T>,
+    broken: &'a AtomicBool,
+}
+
+impl<T> Taken<'_, T> {
+    /// Refuses the value from now on if what was done with it met a defect.
+    pub fn learn<R>(&self, result: &Result<R>) {
         if result.as_ref().is_err_and(|e| e.status == Status::Internal) {
             self.broken.store(true, Ordering::Relaxed); // a panic in a worker arrives as an error
         }
-        result
+    }
+}
+
+impl<T> Deref for Taken<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> DerefMut for Taken<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.value
     }
 }
 

@@ -4,22 +4,34 @@ use super::constants::{RIE_ERR_HANDLE, RIE_ERR_INTERNAL, RIE_OK};
 use super::error::{ErrorObject, rie_error};
 use super::handle::{self, Kind};
 use super::rie_status;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::panic::quietly;
 
 /// Runs the body of the function `name`. An `err` that is no error object fails before the body runs: a host that
 /// lost track of its handles hears of it.
 pub fn entry(name: &str, err: *const rie_error, body: impl FnOnce() -> Result<rie_status>) -> rie_status {
+    entry_noting(name, err, |_| body())
+}
+
+/// [`entry`] for a body that may note an error without failing: the error object gets it.
+pub fn entry_noting(
+    name: &str,
+    err: *const rie_error,
+    body: impl FnOnce(&mut Option<Error>) -> Result<rie_status>,
+) -> rie_status {
     let guarded = quietly(|| {
         let Ok(err) = handle::get_optional::<ErrorObject>(err, "err") else {
             return RIE_ERR_HANDLE;
         };
-        let (status, message) = match quietly(body).flatten() {
-            Ok(status) => (status, String::new()),
-            Err(e) => (e.status as i32, format!("{name}: {}", e.message)),
+        let mut noted = None;
+        let (status, error) = match quietly(|| body(&mut noted)).flatten() {
+            Ok(status) => (status, noted),
+            Err(e) => (e.status as i32, Some(e)),
         };
-        if let Some(err) = err {
-            err.set(status, message);
+        match (err, error) {
+            (Some(err), Some(e)) => err.set(e.status as i32, format!("{name}: {}", e.message)),
+            (Some(err), None) => err.set(status, String::new()),
+            (None, _) => {}
         }
         status
     });

@@ -39,6 +39,8 @@ pub mod session;
 
 pub mod sampler;
 
+pub mod batch;
+
 /// Status of a call: 0 is `RIE_OK`, positive are `RIE_END` and `RIE_PENDING`, negative are the `RIE_ERR_*`.
 pub type rie_status = i32;
 

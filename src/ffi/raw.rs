@@ -144,8 +144,29 @@ impl<T: Copy> SizedBuffer<T> {
 
     /// Copies `data` in if it fits, and reports its length in any case.
     pub fn fill(&self, data: &[T]) -> Result<()> {
-        self.len.write(data.len());
+        self.expect(data.len())?;
         self.buffer.fill(data)
+    }
+
+    /// Reports the length `n`; an error if so many elements do not fit.
+    pub fn expect(&self, n: usize) -> Result<()> {
+        self.len.write(n);
+        self.buffer.expect(n)
+    }
+
+    /// Copies the parts in, one behind the other, if they fit together.
+    pub fn fill_parts(&self, parts: &[impl AsRef<[T]>]) -> Result<()> {
+        self.expect(parts.iter().map(|part| part.as_ref().len()).sum())?;
+        let mut at = 0;
+        for part in parts {
+            let part = part.as_ref();
+            // Within the capacity, as all parts together are.
+            let rest =
+                Buffer { ptr: self.buffer.ptr.wrapping_add(at), cap: self.buffer.cap - at, arg: self.buffer.arg };
+            rest.fill(part)?;
+            at += part.len();
+        }
+        Ok(())
     }
 }
 

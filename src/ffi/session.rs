@@ -25,7 +25,8 @@ pub struct rie_session {
 
 /// A new, empty session of `model`.
 ///
-/// Reads `RIE_OPT_CONTEXT`, `RIE_OPT_KV_TYPE`, `RIE_OPT_CHUNK` and `RIE_OPT_PROFILE`.
+/// Reads `RIE_OPT_CONTEXT`, `RIE_OPT_KV_TYPE`, `RIE_OPT_CHUNK`, `RIE_OPT_PROFILE`, `RIE_OPT_SHARE_PREFIXES` and
+/// `RIE_OPT_SPECULATION`.
 ///
 /// Ownership: `*out` is the host's; release it with `rie_free`. It is written only on success. Threads: any. Errors:
 /// `RIE_ERR_NO_MEMORY`, `RIE_ERR_INVALID_ARGUMENT`. `options` NULL means the defaults; `model` and `out` must not be
@@ -41,10 +42,8 @@ pub unsafe extern "C" fn rie_session_new(
         let model = handle::get::<Model>(model, "model")?;
         // SAFETY: the host vouches for a writable `out`.
         let out = unsafe { Out::new(out, "out") }?;
-        let vocab = model.config().vocab_size;
         let session = Session::new(model, &options::copy(options)?.session())?;
-        let cancel = session.cancel_flag().clone();
-        out.write(handle::publish(SessionObject { session: Exclusive::new(session), cancel, vocab })?);
+        out.write(publish(session)?);
         Ok(())
     })
 }
@@ -172,6 +171,75 @@ pub unsafe extern "C" fn rie_session_truncate(
     guard::call("rie_session_truncate", err, || object(session)?.with(|s| s.truncate(keep)))
 }
 
+/// A new session with the tokens of `session`, evaluated and queued, and its options. What is computed is shared, and copied
+/// in pages of 64 tokens where one of the two goes on differently. The new one is not cancelled.
+///
+/// Ownership: `*out` is the host's; release it with `rie_free`. It is written only on success. Threads: one call at a time
+/// with the same `session`; afterwards the two are independent. Errors: `RIE_ERR_NO_MEMORY`. `session` and `out` must not
+/// be NULL; `err` may be.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rie_session_fork(
+    session: *mut rie_session,
+    out: *mut *mut rie_session,
+    err: *mut rie_error,
+) -> rie_status {
+    guard::call("rie_session_fork", err, || {
+        let object = object(session)?;
+        // SAFETY: the host vouches for a writable `out`.
+        let out = unsafe { Out::new(out, "out") }?;
+        out.write(publish(object.with(|s| s.fork())?)?);
+        Ok(())
+    })
+}
+
+/// The session's tokens and what is computed of them, as bytes for `rie_session_load` in any process. The first call with a
+/// model reads all its weights once, to know it again.
+///
+/// Writes the bytes to `buf`, which holds `cap` bytes, and their number to `*len`; if they do not fit, the number alone and
+/// `RIE_ERR_BUFFER_TOO_SMALL`. Threads: one call at a time with the same `session`. Errors: `RIE_ERR_NO_MEMORY`. `buf` may be
+/// NULL if `cap` is 0; `session` and `len` must not be NULL; `err` may be.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rie_session_save(
+    session: *mut rie_session,
+    buf: *mut u8,
+    cap: usize,
+    len: *mut usize,
+    err: *mut rie_error,
+) -> rie_status {
+    guard::call("rie_session_save", err, || {
+        let object = object(session)?;
+        // SAFETY: the host vouches for `cap` writable bytes at `buf` and a writable `len`.
+        let buf = unsafe { SizedBuffer::new(buf, cap, len) }?;
+        object.with(|s| {
+            buf.expect(s.saved_len())?;
+            buf.fill_parts(&s.save()?)
+        })
+    })
+}
+
+/// Replaces the session's tokens and what is computed of them by the `n` bytes that `rie_session_save` wrote, in this process
+/// or another, on this kind of machine or another. It goes on with the same bits. The options stay the session's own.
+///
+/// The bytes are checked for damage, not for malice: a checksum protects them, no signature. They are never shared with
+/// sessions other than forks. Threads: one call at a time with the same `session`. Errors: `RIE_ERR_MISMATCH` for another
+/// model, KV cache type or format version, `RIE_ERR_FORMAT` for what is no saved session or a damaged one,
+/// `RIE_ERR_CONTEXT_FULL` if the tokens exceed `RIE_OPT_CONTEXT`, `RIE_ERR_NO_MEMORY`; the session is then as it was. `data`
+/// and `session` must not be NULL; `err` may be.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rie_session_load(
+    session: *mut rie_session,
+    data: *const u8,
+    n: usize,
+    err: *mut rie_error,
+) -> rie_status {
+    guard::call("rie_session_load", err, || {
+        let object = object(session)?;
+        // SAFETY: the host vouches for `n` readable bytes.
+        let data = unsafe { raw::slice(data, n, "data") }?;
+        object.with(|s| s.load(data))
+    })
+}
+
 /// Cancels the session's computations: while `on` is not 0, evaluation stops with `RIE_ERR_CANCELLED` after at most
 /// one layer's work, in the call that is running and in every later one, until this is called with 0. The session stays
 /// usable and stands at its last completely evaluated token.
@@ -222,10 +290,16 @@ pub unsafe extern "C" fn rie_decode_step(
 
 /// Behind a [`rie_session`].
 pub struct SessionObject {
-    session: Exclusive<Session>,
+    pub(super) session: Exclusive<Session>,
     /// Outside the lock, so that another thread can raise it during a call.
     cancel: Arc<AtomicBool>,
     vocab: usize,
+}
+
+/// Gives a session to the host.
+fn publish(session: Session) -> Result<*mut rie_session> {
+    let (cancel, vocab) = (session.cancel_flag().clone(), session.model().config().vocab_size);
+    handle::publish(SessionObject { session: Exclusive::new(session), cancel, vocab })
 }
 
 impl SessionObject {

@@ -15,7 +15,8 @@ use crate::ops::{Exec, Scratch};
 use crate::pool::{Pool, Team};
 use crate::text::Tokenizer;
 use crate::{bail, err};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use twox_hash::{XxHash3_128, xxhash3_128};
 
 /// Called during a load with (done, total) bytes; returning `true` cancels.
 pub type ProgressFn<'a> = &'a mut dyn FnMut(u64, u64) -> bool;
@@ -45,7 +46,11 @@ pub struct Model {
     tokenizer: Option<Arc<Tokenizer>>,
     /// Where the model came from, for messages.
     name: String,
-    totals: (u64, u64),
+    checkpoint: Checkpoint,
+    /// XXH3-128 of config.json.
+    config_hash: u128,
+    /// What [`fingerprint`](Self::fingerprint) found.
+    fingerprint: OnceLock<u128>,
     pages: Arc<PagePool>,
     prompt_tokens: usize,
     kernels: &'static Kernels,
@@ -66,10 +71,10 @@ impl Model {
         let config = Config::parse(&source.config, source.generation_config.as_ref())?;
         let architecture = family::architecture(&config).map_err(|e| e.at(&source.config.name))?;
         let checkpoint = Checkpoint::map(&source)?;
-        let totals = checkpoint.totals();
+        let (_, bytes) = checkpoint.totals();
         let mut ignore = |_, _| false;
         let progress = progress.unwrap_or(&mut ignore);
-        let mut by_layer = |done: usize, of: usize| progress(totals.1 * done as u64 / of as u64, totals.1);
+        let mut by_layer = |done: usize, of: usize| progress(bytes * done as u64 / of as u64, bytes);
         let decoder = Decoder::load(&config, &architecture, &checkpoint, &mut by_layer)?;
         checkpoint.will_need();
         let tokenizer = match &source.tokenizer {
@@ -83,7 +88,9 @@ impl Model {
             decoder,
             tokenizer,
             name: source.name,
-            totals,
+            checkpoint,
+            config_hash: XxHash3_128::oneshot(&source.config.bytes),
+            fingerprint: OnceLock::new(),
             pages: Arc::new(PagePool::new(options.kv_limit)),
             prompt_tokens: options.prompt_tokens,
             kernels,
@@ -113,12 +120,12 @@ impl Model {
 
     /// Number of weights (elements of all tensors used).
     pub fn parameters(&self) -> u64 {
-        self.totals.0
+        self.checkpoint.totals().0
     }
 
     /// Bytes of all weights used.
     pub fn weight_bytes(&self) -> u64 {
-        self.totals.1
+        self.checkpoint.totals().1
     }
 
     /// The pages of its sessions' KV caches.
@@ -129,6 +136,31 @@ impl Model {
     /// Most prompt tokens of a step of many sessions while some of them decode; 0 = the default.
     pub fn prompt_tokens(&self) -> usize {
         self.prompt_tokens
+    }
+
+    /// A number that two models share only if their config and weights are the same: XXH3-128 of both. The first call reads
+    /// all weights.
+    pub fn fingerprint(&self) -> Result<u128> {
+        const PIECE_BYTES: usize = 1 << 20;
+        if let Some(&known) = self.fingerprint.get() {
+            return Ok(known);
+        }
+        let contents = self.checkpoint.contents();
+        let pieces: Vec<&[u8]> = contents.iter().flat_map(|(_, bytes)| bytes.chunks(PIECE_BYTES)).collect();
+        let mut hashes = vec![0u128; pieces.len()];
+        self.pool.step(|team| {
+            team.rows(&mut hashes, 1, |_, mut block| {
+                for i in block.rows() {
+                    block.row(i)[0] = XxHash3_128::oneshot(pieces[i]);
+                }
+            });
+            Ok(())
+        })?;
+        let mut all = xxhash3_128::Hasher::new();
+        all.write(&self.config_hash.to_le_bytes());
+        contents.iter().for_each(|(tensor, _)| all.write(tensor.as_bytes()));
+        hashes.iter().for_each(|hash| all.write(&hash.to_le_bytes()));
+        Ok(*self.fingerprint.get_or_init(|| all.finish_128()))
     }
 
     /// Threads of the team.

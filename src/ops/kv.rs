@@ -41,6 +41,17 @@ impl KvLayout {
         self.layers * self.layer_bytes()
     }
 
+    /// Clears the positions of `page` from `slot` on.
+    pub fn blank(&self, page: &mut [u8], slot: usize) {
+        let size = self.dtype.size();
+        for head in page.chunks_exact_mut(self.head_bytes()) {
+            let (keys, values) = head.split_at_mut(self.key_bytes());
+            keys.chunks_exact_mut(TILE_KEYS * size).for_each(|row| row[slot * size..].fill(0));
+            let position_bytes = values.len() / TILE_KEYS;
+            values[slot * position_bytes..].fill(0);
+        }
+    }
+
     /// Bytes that one position takes.
     pub fn token_bytes(&self) -> usize {
         self.page_bytes() / TILE_KEYS
@@ -87,6 +98,20 @@ impl KvCache {
         Ok(KvCache { layout: self.layout, pool: Arc::clone(&self.pool), pages })
     }
 
+    /// A cache of the pages that `bytes` hold one behind the other. Nobody vouches for them, so they stay out of the index.
+    pub fn restored(&self, bytes: &[u8]) -> Result<KvCache> {
+        let (layout, pool) = (self.layout, &self.pool);
+        let mut pages = Vec::new();
+        for bytes in bytes.chunks_exact(layout.page_bytes()) {
+            let mut page = pool.allocate(layout.page_bytes())?;
+            page.bytes_mut().copy_from_slice(bytes);
+            page.keep_private();
+            pages.try_reserve(1)?;
+            pages.push(Arc::new(page));
+        }
+        Ok(KvCache { layout, pool: Arc::clone(pool), pages })
+    }
+
     /// Makes `positions` ready to be written: pages that are not there are added, shared ones copied. On failure the cache
     /// holds what it held.
     pub fn reserve(&mut self, positions: Range<usize>) -> Result<()> {
@@ -109,9 +134,7 @@ impl KvCache {
     /// Makes sure that nobody else holds `page`.
     fn own(&mut self, page: usize) -> Result<()> {
         if PagePool::writable(&mut self.pages[page]).is_none() {
-            let mut copy = self.pool.allocate(self.layout.page_bytes())?;
-            copy.bytes_mut().copy_from_slice(self.pages[page].bytes());
-            self.pages[page] = Arc::new(copy);
+            self.pages[page] = Arc::new(self.pages[page].copy()?);
         }
         Ok(())
     }

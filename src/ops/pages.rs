@@ -30,6 +30,8 @@ pub struct Page {
     pool: Arc<PagePool>,
     /// Where the index has it. While it is there, nobody writes to it.
     place: Mutex<Option<Place>>,
+    /// It never gets there.
+    private: bool,
 }
 
 /// The tokens of a page, behind those of the page before it. Tokens are compared, never a hash of them.
@@ -63,6 +65,10 @@ impl Key {
         let mut key = Key { parent, tokens: [NO_TOKEN; TILE_KEYS] };
         key.tokens[..tokens.len()].copy_from_slice(tokens);
         key
+    }
+
+    fn len(&self) -> usize {
+        self.tokens.iter().position(|&token| token == NO_TOKEN).unwrap_or(TILE_KEYS)
     }
 
     /// How many tokens from the first on are the same and known in both.
@@ -103,7 +109,7 @@ impl PagePool {
         let mut bytes = AlignedBuffer::default();
         let result = bytes.try_grow(len);
         // From here on its destructor counts it off.
-        let page = Page { bytes, pool: Arc::clone(self), place: Mutex::new(None) };
+        let page = Page { bytes, pool: Arc::clone(self), place: Mutex::new(None), private: false };
         match result {
             Ok(()) => Ok(page),
             Err(_) => {
@@ -118,12 +124,19 @@ impl PagePool {
     pub fn enter(&self, dtype: DType, before: Option<&Page>, page: &Arc<Page>, tokens: &[u32]) -> Option<Arc<Page>> {
         let parent = before.map_or(Some(root(dtype)), Page::node)?;
         let mut place = page.place();
-        if place.is_some() {
-            return None;
-        }
         let key = Key::new(parent, tokens);
         let mut index = self.index();
+        match &*place {
+            _ if page.private => return None,
+            // More of what it holds has become known.
+            Some(known) if known.key != key && known.key.common(&key) == known.key.len() => {
+                drop(index.remove(&known.key))
+            }
+            Some(_) => return None,
+            None => {}
+        }
         if let Some(other) = index.get(&key).and_then(|entry| entry.page.upgrade()) {
+            *place = None;
             drop(index); // before `other`, whose destructor needs it
             return (tokens.len() == TILE_KEYS).then_some(other);
         }
@@ -176,6 +189,19 @@ impl Page {
     /// What it holds, to change.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
+    }
+
+    /// Keeps it out of the index for ever.
+    pub fn keep_private(&mut self) {
+        self.private = true;
+    }
+
+    /// Another page that holds the same.
+    pub fn copy(&self) -> Result<Page> {
+        let mut copy = self.pool.allocate(self.bytes.len())?;
+        copy.bytes.copy_from_slice(&self.bytes);
+        copy.private = self.private;
+        Ok(copy)
     }
 
     /// Its number in the index, if it is there.

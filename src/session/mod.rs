@@ -3,6 +3,7 @@
 mod batch;
 mod lookahead;
 mod pass;
+mod state;
 
 pub use batch::{Progress, Turn, decode_batch};
 

@@ -60,9 +60,9 @@ impl<'a> Part<'a> {
         (self.take, self.drafts, self.want) = (0, 0, Want::Nothing);
     }
 
-    /// Rows of logits that it wants.
+    /// Rows of logits that are to be computed for it.
     fn wanted(&self) -> usize {
-        if matches!(self.want, Want::Nothing) { 0 } else { 1 + self.drafts }
+        if matches!(self.want, Want::Nothing) || self.knows() { 0 } else { 1 + self.drafts }
     }
 
     fn sequence(&mut self) -> Sequence<'_> {
@@ -96,57 +96,45 @@ impl<'a> Part<'a> {
         session.publish(from);
     }
 
-    /// Does what is wanted with the logits, `[wanted][vocab]`.
-    fn deliver(&mut self, logits: &[f32]) {
-        let (first, drafted) = logits.split_at(logits.len() / self.wanted().max(1));
-        let session = &mut *self.session;
-        match &mut self.want {
-            Want::Nothing => {}
-            Want::Logits => {
-                session.logits.clear();
-                session.logits.extend_from_slice(first);
-            }
-            Want::Token(sampler) => {
-                let step = session.choose(sampler.as_deref_mut(), first);
-                if self.drafts > 0 {
-                    session.lookahead.set_logits(&step, drafted);
-                }
-                self.outcome = step.map(Some);
-            }
-        }
+    /// Whether the session has the logits already.
+    fn knows(&self) -> bool {
+        self.take == 0 && !self.session.logits.is_empty()
     }
 
-    /// [`deliver`](Self::deliver) with the logits that the session has; `false` if it has none.
-    fn deliver_known(&mut self) -> bool {
-        if self.take > 0 || self.session.logits.is_empty() {
-            return false;
+    /// Does what is wanted, with the logits `[wanted][vocab]` or those that the session has.
+    fn deliver(&mut self, logits: &[f32]) {
+        let (known, wanted) = (self.knows(), self.wanted());
+        let session = &mut *self.session;
+        match &mut self.want {
+            Want::Token(sampler) if known => {
+                let logits = std::mem::take(&mut session.logits);
+                self.outcome = session.choose(sampler.as_deref_mut(), &logits).map(Some);
+                session.logits = logits;
+            }
+            Want::Token(sampler) => {
+                let (first, drafted) = logits.split_at(logits.len() / wanted);
+                let step = session.choose(sampler.as_deref_mut(), first);
+                session.lookahead.set_logits(&step, drafted);
+                self.outcome = step.map(Some);
+            }
+            Want::Logits if !known => {
+                session.logits.clear();
+                session.logits.extend_from_slice(logits);
+            }
+            Want::Logits | Want::Nothing => {}
         }
-        if let Want::Token(_) = self.want {
-            let logits = std::mem::take(&mut self.session.logits);
-            let mut profile = self.session.profile.fork();
-            let mut clock = profile.clock();
-            self.deliver(&logits);
-            clock.lap(Operator::Sampling);
-            self.session.profile.add(&profile, 0);
-            self.session.logits = logits;
-        }
-        self.want = Want::Nothing;
-        true
     }
 }
 
 /// Evaluates `take` and `drafts` tokens of each part, and gives each what it wants. An error concerns all.
 pub(super) fn run(model: &Model, parts: &mut [Part<'_>]) -> Result<()> {
     for part in &mut *parts {
-        if part.deliver_known() {
-            continue;
-        }
         let start = part.session.evaluated;
         if let Err(error) = part.session.kv.reserve(start..start + part.rows()) {
             part.fail(error);
         }
     }
-    if parts.iter().all(|part| part.take == 0 && part.wanted() == 0) {
+    if parts.iter().all(|part| part.take == 0 && matches!(part.want, Want::Nothing)) {
         return Ok(());
     }
     let mut profile = Profile::new(parts.iter().any(|part| part.session.profile.enabled()));
@@ -212,25 +200,23 @@ fn deliver(
         part.logits = wanted * vocab..(wanted + part.wanted()) * vocab;
         wanted += part.wanted();
     }
-    if wanted == 0 {
-        return Ok(());
-    }
-    let mut tap = if let [part] = &mut *parts { part.session.tap.take() } else { None };
-    let wanting = parts.iter().filter(|part| part.wanted() > 0);
-    let rows = wanting.flat_map(|part| {
-        let drafted = part.session.lookahead.rows().chunks_exact(hidden).take(part.drafts);
-        std::iter::once(&part.session.last[..]).chain(drafted)
-    });
-    let logits = model.decoder().logits(exec, workspace, wanted, rows, profile, tap.as_mut())?;
-    if let [part] = &mut *parts {
-        part.session.tap = tap;
+    let mut logits = &[][..];
+    if wanted > 0 {
+        let mut tap = if let [part] = &mut *parts { part.session.tap.take() } else { None };
+        let rows = parts.iter().filter(|part| part.wanted() > 0).flat_map(|part| {
+            let drafted = part.session.lookahead.rows().chunks_exact(hidden).take(part.drafts);
+            std::iter::once(&part.session.last[..]).chain(drafted)
+        });
+        logits = model.decoder().logits(exec, workspace, wanted, rows, profile, tap.as_mut())?;
+        if let [part] = &mut *parts {
+            part.session.tap = tap;
+        }
     }
     let mut clock = profile.clock();
     exec.team_for(parts.len()).rows(parts, 1, |_, mut block| {
         for i in block.rows() {
             let part = &mut block.row(i)[0];
-            let logits = &logits[part.logits.clone()];
-            part.deliver(logits);
+            part.deliver(&logits[part.logits.clone()]);
         }
     });
     clock.lap(Operator::Sampling);

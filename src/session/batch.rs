@@ -37,7 +37,7 @@ pub fn decode_batch(model: &Model, turns: Vec<Turn<'_>>) -> Result<Vec<Result<Pr
     let mut parts = Vec::with_capacity(turns.len());
     for (index, turn) in turns.into_iter().enumerate() {
         let session = turn.session;
-        match session.check_cancelled().and_then(|()| session.prepare_step()) {
+        match session.prepare_step().and_then(|()| session.check_cancelled()) {
             Ok(()) => {
                 let want = Want::Token(turn.sampler);
                 session.settle(session.tokens.len(), &want);

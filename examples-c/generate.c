@@ -1,12 +1,11 @@
 /* Generates text with a model, streaming it as it comes. See `generate --help`. */
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common.h"
+#include "host.h"
 #include "profile.h"
 #include "rie.h"
 
@@ -46,46 +45,6 @@ struct settings {
     double temperature, top_p, min_p, repeat_penalty;
     int echo, profile;
 };
-
-/* ---- Ctrl-C: the handler only raises a flag, which is looked at between steps, all of them short.
- * (rie_session_cancel ends a step that is running, but is for other threads, not for signal handlers.) ---- */
-
-static volatile sig_atomic_t interrupted = 0;
-
-static void on_interrupt(int signal_number) {
-    (void)signal_number;
-    interrupted = 1;
-}
-
-static void catch_interrupt(void) {
-    struct sigaction action;
-    memset(&action, 0, sizeof action);
-    action.sa_handler = on_interrupt;
-    action.sa_flags = (int)(SA_RESETHAND | SA_RESTART); /* the second one has its usual effect */
-    sigaction(SIGINT, &action, NULL);
-}
-
-/* ---- Progress, on a terminal only: one line that is overwritten and at last cleared. ---- */
-
-static void show_progress(const char *what, uint64_t done, uint64_t total) {
-    if (isatty(STDERR_FILENO) && total > 0) {
-        fprintf(stderr, "\r%s %3.0f %%\033[K", what, 100.0 * (double)done / (double)total);
-        fflush(stderr);
-    }
-}
-
-static void clear_progress(void) {
-    if (isatty(STDERR_FILENO)) {
-        fputs("\r\033[K", stderr);
-        fflush(stderr);
-    }
-}
-
-static int32_t on_load_progress(void *userdata, uint64_t done, uint64_t total) {
-    (void)userdata;
-    show_progress("loading", done, total);
-    return interrupted; /* nonzero cancels the load */
-}
 
 /* ---- The command line ---- */
 
@@ -128,9 +87,8 @@ static void set_float(rie_options *options, int32_t key, const char *what, doubl
     check(rie_options_set_float(options, key, value, error), what, error);
 }
 
-static rie_model *load_model(const struct settings *s, rie_error *error) {
+static rie_model *load(const struct settings *s, rie_error *error) {
     rie_options *options = rie_options_new();
-    rie_model *model = NULL;
     set_int(options, RIE_OPT_THREADS, "--threads", s->threads, error);
     set_int(options, RIE_OPT_ISA, "--isa", parse_isa(s->isa), error);
     if (s->config != NULL) {
@@ -139,13 +97,7 @@ static rie_model *load_model(const struct settings *s, rie_error *error) {
     if (s->tokenizer != NULL) {
         check(rie_options_set_str(options, RIE_OPT_TOKENIZER_PATH, s->tokenizer, error), "--tokenizer", error);
     }
-    check(rie_options_set_progress(options, on_load_progress, NULL, error), "progress", error);
-    rie_status status = rie_model_load(s->model, options, &model, error);
-    clear_progress();
-    if (status == RIE_ERR_CANCELLED) {
-        exit(EXIT_INTERRUPTED);
-    }
-    check(status, "loading the model", error);
+    rie_model *model = load_model(s->model, options, error);
     rie_free(options);
     return model;
 }
@@ -175,37 +127,14 @@ static rie_sampler *new_sampler(const struct settings *s, rie_error *error) {
     return sampler;
 }
 
-/* The prompt's tokens, to be freed. */
-static rie_token *tokenize(const rie_model *model, const char *text, size_t *count, rie_error *error) {
-    const uint32_t flags = RIE_TEXT_ADD_SPECIAL | RIE_TEXT_PARSE_SPECIAL;
-    const size_t cap = strlen(text) + 16; /* nearly always enough; the library says if not */
-    rie_token *tokens = allocate(cap * sizeof *tokens);
-    rie_status status = rie_tokenize(model, text, strlen(text), flags, tokens, cap, count, error);
-    if (status == RIE_ERR_BUFFER_TOO_SMALL) {
-        free(tokens);
-        tokens = allocate(*count * sizeof *tokens);
-        status = rie_tokenize(model, text, strlen(text), flags, tokens, *count, count, error);
-    }
-    check(status, "tokenizing the prompt", error);
-    return tokens;
-}
-
 /* Pushes a token (-1: the end) through the stream and prints the text that it settles, if `show`. */
 static void emit(rie_text_stream *stream, rie_token token, int show, rie_error *error) {
-    char small[256], *text = small;
     size_t length = 0;
-    rie_status status = rie_text_stream_push(stream, token, text, sizeof small, &length, error);
-    if (status == RIE_ERR_BUFFER_TOO_SMALL) { /* nothing was consumed: again, with room enough */
-        text = allocate(length);
-        status = rie_text_stream_push(stream, token, text, length, &length, error);
-    }
-    check(status, "decoding text", error);
+    char *text = push_token(stream, token, &length, error);
     if (show && (fwrite(text, 1, length, stdout) < length || fflush(stdout) != 0)) {
         fail("stdout: cannot write");
     }
-    if (text != small) {
-        free(text);
-    }
+    free(text);
 }
 
 /* Evaluates the prompt in portions that take a fraction of a second each, so that Ctrl-C is heard soon. */
@@ -259,14 +188,15 @@ int main(int argc, char **argv) {
     catch_interrupt();
 
     rie_error *error = rie_error_new();
-    rie_model *model = load_model(&s, error);
+    rie_model *model = load(&s, error);
     rie_session *session = new_session(model, &s, error);
     rie_sampler *sampler = new_sampler(&s, error);
     rie_text_stream *stream = NULL;
     check(rie_text_stream_new(model, RIE_TEXT_SKIP_SPECIAL, &stream, error), "making a text stream", error);
 
     struct times times = {0};
-    rie_token *prompt = tokenize(model, s.prompt, &times.prompt_tokens, error);
+    const uint32_t flags = RIE_TEXT_ADD_SPECIAL | RIE_TEXT_PARSE_SPECIAL;
+    rie_token *prompt = tokenize(model, s.prompt, strlen(s.prompt), flags, &times.prompt_tokens, error);
     check(rie_session_append(session, prompt, times.prompt_tokens, error), "the prompt", error);
     for (size_t i = 0; i < times.prompt_tokens; i++) {
         emit(stream, prompt[i], s.echo, error); /* what a token's text is can depend on the tokens before */

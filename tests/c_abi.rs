@@ -44,6 +44,11 @@ fn threads() {
 }
 
 #[test]
+fn sessions() {
+    expect_ok(Program::test("sessions").command().arg(case("base")).arg(case("gqa9_3")));
+}
+
+#[test]
 fn the_same_bits_with_all_threads_chunks_and_instruction_sets() {
     let long: Vec<u32> = (0..110).map(|i| i * 7 % 90).collect();
     let prompts = [&[3][..], &[5, 17, 40, 2, 8], &long];
@@ -157,6 +162,40 @@ fn endless_model() -> PathBuf {
 }
 
 #[test]
+fn batch_gives_each_prompt_what_it_gets_alone() {
+    let (batch, generate) = (Program::example("batch"), Program::example("generate"));
+    let prompts = ["Rust is", "A trait", "The ownership of a value", "Cargo", "In Chapter 3"];
+    let (model, lines) = (tiny_model(), prompts.join("\n\n"));
+    let command = |arguments: &[&str]| {
+        let mut command = batch.command();
+        command.arg("--model").arg(&model).args(["--prompts", "-", "-n", "12"]).args(arguments);
+        command
+    };
+    let output = run(&mut command(&["--at-once", "3"]), &lines);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let alone = prompts.map(|prompt| {
+        let mut command = generate.command();
+        command.arg("--model").arg(&model).args(["--prompt", prompt, "--echo", "-n", "12"]);
+        expect_success(&mut command, "") + "\n"
+    });
+    assert_eq!(text(&output.stdout), alone.concat());
+    let report = text(&output.stderr);
+    for line in ["prompt 5: 12 tokens, ", "all: 60 tokens in "] {
+        assert!(report.contains(line), "{report}");
+    }
+    let sampled =
+        |at_once: &str| expect_success(&mut command(&["--temp", "1", "--seed", "3", "--at-once", at_once]), &lines);
+    assert_eq!(sampled("1"), sampled("5"));
+    let long = format!("{}\nRust is", "word ".repeat(3000));
+    let output = run(&mut command(&[]), &long);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("prompt 1: RIE_ERR_CONTEXT_FULL"), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).starts_with("Rust is"), "the other prompt is continued");
+    assert_eq!(run(&mut command(&["--at-once", "0"]), "").status.code(), Some(2));
+    assert_eq!(run(&mut command(&[]), "\n").status.code(), Some(1));
+}
+
+#[test]
 fn generate_ends_cleanly_on_an_interrupt() {
     let generate = Program::example("generate");
     let mut child = generate
@@ -234,6 +273,9 @@ fn bench_reports_samples_medians_and_limits() {
     let one = bench(&["-p", "0", "-n", "2", "-r", "1"]);
     assert_eq!(one["results"].as_array().map(Vec::len), Some(1));
     assert_eq!(one["results"][0]["test"], "tg2");
+    let together = bench(&["-p", "4", "-n", "3", "-r", "1", "--batch", "5", "--depth", "3"]);
+    let batches: Vec<_> = together["results"].as_array().into_iter().flatten().map(|r| r["batch"].as_u64()).collect();
+    assert_eq!(batches, [Some(1), Some(5)], "a prompt is one session's");
 }
 
 #[test]
@@ -245,7 +287,7 @@ fn bench_prints_a_table_and_says_what_it_cannot_do() {
     }
     for (arguments, message) in [
         (&["--weights", "int8"][..], "--weights: 'int8' is not as-is"),
-        (&["--batch", "4"], "--batch: 4 is not 1"),
+        (&["--batch", "0"], "--batch: must be 1 to 4096"),
         (&["-r", "0"], "-r: must be"),
         (&["-p", "-1"], "-p, -n and --depth"),
         (&["--isa", "mmx"], "'mmx' is not auto, scalar, avx2 or neon"),
@@ -287,4 +329,5 @@ fn no_errors_and_no_leaks_under_valgrind() {
     expect_success(Program::test("bad_handles").valgrind().arg(case("padded_vocab")), "");
     expect_success(Program::test("bad_input").valgrind().arg(case("padded_vocab")), "");
     expect_success(Program::test("roundtrip").valgrind().arg(case("padded_vocab")).arg(case("base")), "");
+    expect_success(Program::test("sessions").valgrind().arg(case("base")).arg(case("gqa9_3")), "");
 }

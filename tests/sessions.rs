@@ -178,7 +178,7 @@ impl Twin {
 fn drive(model: &Arc<Model>, naive: &mut Naive, seed: u64, steps: usize, limited: bool) -> [usize; 12] {
     let random = &mut ChaCha8Rng::seed_from_u64(seed);
     let mut twins: Vec<Twin> = (0..3).map(|_| Twin::new(model, random)).collect();
-    let mut saved: Vec<(Vec<u8>, Vec<u32>, Vec<bool>, DType)> = Vec::new();
+    let mut saved = Vec::new();
     let mut counts = [0; 12];
     for _ in 0..steps {
         if twins.is_empty() || (twins.len() < 8 && below(random, 10) == 0) {
@@ -361,7 +361,7 @@ fn equal_pages_computed_apart_become_one() {
     }
     // One token at a time, in turn: nobody finds more than the others have.
     for _ in 0..130 {
-        sessions.iter_mut().for_each(|s| drop(s.eval(1).unwrap()));
+        sessions.iter_mut().for_each(|s| assert_eq!(s.eval(1), Ok(s.evaluated() < 130)));
     }
     assert_eq!(model.pages().usage().0, 2 + 3, "two full pages in common, and an end each");
 }
@@ -427,7 +427,7 @@ fn what_was_not_saved_by_this_model_is_refused_and_changes_nothing() {
     let other = Model::load(common::case("attention_bias").to_str().unwrap(), &LoadOptions::default(), None).unwrap();
     let mut foreign = session(&Arc::new(other));
     let error = foreign.load(&bytes).unwrap_err();
-    assert!(matches!(error.status, Status::Mismatch | Status::Format), "{}", error.message);
+    assert_eq!(error.status, Status::Mismatch, "{}", error.message);
 
     // Another load of the same model goes on with the same bits.
     let mut second = session(&self::model());

@@ -18,7 +18,8 @@
 use super::{Lookahead, Session};
 use crate::error::Result;
 use crate::kernels::TILE_KEYS;
-use crate::tensor::DType;
+use crate::model::Model;
+use crate::ops::kv::KvLayout;
 use crate::{bail, err};
 use std::borrow::Cow;
 use twox_hash::xxhash3_128::Hasher;
@@ -69,12 +70,8 @@ impl Session {
     /// Replaces the session's tokens and what is computed of them by what was saved. On failure nothing has changed.
     pub fn load(&mut self, bytes: &[u8]) -> Result<()> {
         let layout = *self.kv.layout();
-        let saved = Saved::read(bytes, self.model.decoder().hidden(), layout.page_bytes(), layout.dtype)?;
-        let Saved { fingerprint, tokens, generated, last, pages, evaluated } = saved;
-        let own = self.model.fingerprint()?;
-        if fingerprint != own {
-            bail!(Mismatch, "the session was saved with another model: {fingerprint:032x}, not {own:032x}");
-        }
+        let saved = Saved::read(bytes, &self.model, &layout)?;
+        let Saved { tokens, generated, last, pages, evaluated } = saved;
         let vocab = self.model.config().vocab_size;
         let tokens: Vec<u32> = words(tokens).map(u32::from_le_bytes).collect();
         if let Some(i) = tokens.iter().position(|&token| token as usize >= vocab) {
@@ -95,7 +92,6 @@ impl Session {
 
 /// The parts of a saved session, their sizes checked.
 struct Saved<'a> {
-    fingerprint: u128,
     tokens: &'a [u8],
     generated: &'a [u8],
     last: &'a [u8],
@@ -104,7 +100,7 @@ struct Saved<'a> {
 }
 
 impl<'a> Saved<'a> {
-    fn read(bytes: &'a [u8], hidden: usize, page_bytes: usize, dtype: DType) -> Result<Saved<'a>> {
+    fn read(bytes: &'a [u8], model: &Model, layout: &KvLayout) -> Result<Saved<'a>> {
         if !bytes.starts_with(&MAGIC) {
             bail!(Format, "expected a saved session, which begins with RIESTATE");
         }
@@ -119,7 +115,6 @@ impl<'a> Saved<'a> {
         if version != VERSION.into() {
             bail!(Mismatch, "the session was saved in format {version}; this version reads format {VERSION}");
         }
-        let [tokens, evaluated, floats] = [32, 40, 48].map(|at| number(at, 8));
         let mut hasher = Hasher::new();
         hasher.write(body);
         if hasher.finish_128() != u128::from_le_bytes(*checksum) {
@@ -129,10 +124,17 @@ impl<'a> Saved<'a> {
                 bytes.len()
             );
         }
-        // Of 64 bits each, so that sums and products of them fit.
-        if number(12, 4) as usize != dtype.size() {
-            bail!(Mismatch, "the session was saved with {}-byte KV cache elements, not {dtype:?}", number(12, 4));
+        let (fingerprint, own) = (number(16, 16), model.fingerprint()?);
+        if fingerprint != own {
+            bail!(Mismatch, "the session was saved with another model: {fingerprint:032x}, not {own:032x}");
         }
+        let (element_bytes, dtype) = (number(12, 4), layout.dtype);
+        if element_bytes as usize != dtype.size() {
+            bail!(Mismatch, "the session was saved with KV cache elements of {element_bytes} bytes, not {dtype:?}");
+        }
+        // Of 64 bits each, so that sums and products of them fit.
+        let [tokens, evaluated, floats] = [32, 40, 48].map(|at| number(at, 8));
+        let (hidden, page_bytes) = (model.decoder().hidden(), layout.page_bytes());
         let pages = evaluated.div_ceil(TILE_KEYS as u128) * page_bytes as u128;
         let expected = HEADER_BYTES as u128 + tokens * 5 + floats * 4 + pages;
         if evaluated > tokens || (floats != 0 && floats != hidden as u128) || expected != body.len() as u128 {
@@ -146,7 +148,7 @@ impl<'a> Saved<'a> {
         let (tokens, rest) = body[HEADER_BYTES..].split_at(tokens as usize * 4);
         let (generated, rest) = rest.split_at(tokens.len() / 4);
         let (last, pages) = rest.split_at(floats as usize * 4);
-        Ok(Saved { fingerprint: number(16, 16), tokens, generated, last, pages, evaluated: evaluated as usize })
+        Ok(Saved { tokens, generated, last, pages, evaluated: evaluated as usize })
     }
 }
 

@@ -78,7 +78,8 @@ impl Program {
             "minimal" => &[],
             "inspect" => &["common", "json"],
             "bench" => &["common", "json", "limits"],
-            _ => &["common", "json", "profile"],
+            "batch" => &["common", "host"],
+            _ => &["common", "host", "json", "profile"],
         };
         let sources: Vec<_> = [name].iter().chain(parts).map(|part| format!("examples-c/{part}.c")).collect();
         let sources: Vec<_> = sources.iter().map(String::as_str).collect();

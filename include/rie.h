@@ -188,10 +188,12 @@
  * Status: a session saved with another model, KV cache type or version of the format.
  */
 #define RIE_ERR_MISMATCH (-19)
+
+/**
  * Status: the model has no chat template, or the template failed: it is malformed, raised an error of its own, or did
  * too much. The message names the template, the line and what was wrong.
  */
-#define RIE_ERR_TEMPLATE (-19)
+#define RIE_ERR_TEMPLATE (-20)
 
 /**
  * Option, int, count, 0 to 1024. Threads that compute for the model; 0 (default) = the physical cores that this

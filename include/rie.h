@@ -190,6 +190,12 @@
 #define RIE_ERR_MISMATCH (-19)
 
 /**
+ * Status: the model has no chat template, or the template failed: it is malformed, raised an error of its own, or did
+ * too much. The message names the template, the line and what was wrong.
+ */
+#define RIE_ERR_TEMPLATE (-20)
+
+/**
  * Option, int, count, 0 to 1024. Threads that compute for the model; 0 (default) = the physical cores that this
  * process may use. Never changes a result. Read by `rie_model_load`.
  */
@@ -483,12 +489,14 @@
 
 /**
  * Flag of `rie_tokenize`: add the special tokens that the tokenizer adds by itself (such as one at the beginning).
+ * Together with `RIE_TEXT_PARSE_SPECIAL`, a text that begins with them already, as prompts of many chat templates do,
+ * gets them once.
  */
 #define RIE_TEXT_ADD_SPECIAL 1
 
 /**
- * Flag of `rie_tokenize`: read special tokens that are spelled in the text as those tokens, not as plain text. Leave
- * it out for text from users.
+ * Flag of `rie_tokenize` and `rie_chat_tokenize`: read special tokens that are spelled in the text (of the messages)
+ * as those tokens, not as plain text. Leave it out for text from users.
  */
 #define RIE_TEXT_PARSE_SPECIAL 2
 
@@ -665,9 +673,11 @@ rie_status rie_options_set_progress(rie_options *options, rie_progress_fn progre
 
 /**
  * Loads the model at `path`: a directory as Hugging Face lays it out (`config.json`, `*.safetensors`, and optionally
- * `tokenizer.json` and `generation_config.json`), or one `.safetensors` file with the others beside it or given by
+ * `generation_config.json`, `tokenizer.json` and beside it `tokenizer_config.json` and `chat_template.jinja`), or one `.safetensors` file with the others beside it or given by
  * option. `path` is NUL-terminated UTF-8. The files are mapped and must not change while the model lives. Without
  * `tokenizer.json` the model works by token ids, and the functions of text fail with `RIE_ERR_TOKENIZER`.
+ * Generation ends with the `eos_token_id` of `generation_config.json` (a number or a list), else of `config.json`, and
+ * with the `eos_token` of `tokenizer_config.json`.
  *
  * Reads `RIE_OPT_THREADS`, `RIE_OPT_ISA`, `RIE_OPT_CONFIG_PATH`, `RIE_OPT_TOKENIZER_PATH` and the progress function.
  *
@@ -676,7 +686,10 @@ rie_status rie_options_set_progress(rie_options *options, rie_progress_fn progre
  * `RIE_ERR_UNSUPPORTED`, `RIE_ERR_TOKENIZER`, `RIE_ERR_UTF8`, `RIE_ERR_CANCELLED`; the message names the file and the
  * key or tensor. `options` NULL means the defaults; `path` and `out` must not be NULL; `err` may be.
  */
-rie_status rie_model_load(const char *path, const rie_options *options, rie_model **out, rie_error *err);
+rie_status rie_model_load(const char *path,
+                          const rie_options *options,
+                          rie_model **out,
+                          rie_error *err);
 
 /**
  * Describes the model at `path` (as for `rie_model_load`) as JSON: architecture, number of parameters, bytes per
@@ -773,6 +786,64 @@ rie_status rie_text_stream_push(rie_text_stream *stream,
                                 size_t cap,
                                 size_t *len,
                                 rie_error *err);
+
+/**
+ * The prompt for a conversation, rendered by the model's chat template: `chat_template.jinja` beside the tokenizer, or
+ * `chat_template` of `tokenizer_config.json` (of several, `tool_use` if there are tools, else `default`), as
+ * transformers' `apply_chat_template` does. `json` is `n` bytes of UTF-8, at most 16 MiB, an object with the keys
+ *
+ * - `messages`: a list of at least one object, such as `{"role": "user", "content": "Hello"}`;
+ * - `tools`, `documents`: lists of objects, for templates that use them;
+ * - `add_generation_prompt`: true to end with the beginning of the answer; default false;
+ * - `chat_template`: a template of the host's own, or the name of one of the model's;
+ * - `now`: seconds since 1970, the moment that a template's `strftime_now` writes. Default: the system's clock, UTC;
+ *   add the offset of a time zone to have its local time;
+ * - any other key is a variable of the template (`enable_thinking`, `date_string`), and wins over the special tokens
+ *   (`bos_token`) that the template sees by itself.
+ *
+ * To tokenize, `rie_chat_tokenize` is safer: in the text, what users typed can no longer be told from what the template
+ * wrote. If the text is wanted all the same, `rie_tokenize` with `RIE_TEXT_ADD_SPECIAL | RIE_TEXT_PARSE_SPECIAL` gives
+ * each special token once.
+ *
+ * A template is a program that nobody trusts: it can read nothing but `json` and the clock, and its work and memory are
+ * bounded (about 2 million steps and 128 MB of text).
+ *
+ * Writes the text, UTF-8 without NUL, to `buf`, which holds `cap` bytes, and its length in bytes to `*len`; if it does
+ * not fit, the length alone and `RIE_ERR_BUFFER_TOO_SMALL`. Threads: any; the template runs in a thread of its own,
+ * which ends before this returns. Errors: `RIE_ERR_TEMPLATE` if there is no template or it fails, its own
+ * `raise_exception` included; `RIE_ERR_INVALID_ARGUMENT` for a wrong `json`, `RIE_ERR_UTF8`, `RIE_ERR_UNSUPPORTED` for
+ * `continue_final_message`. `buf` may be NULL if `cap` is 0; `model`, `json` and `len` must not be NULL; `err` may be.
+ */
+rie_status rie_chat_render(const rie_model *model,
+                           const char *json,
+                           size_t n,
+                           char *buf,
+                           size_t cap,
+                           size_t *len,
+                           rie_error *err);
+
+/**
+ * The tokens of the prompt that `rie_chat_render` gives for the same `json`, with the tokens that the tokenizer puts at
+ * the beginning of a text, unless the template wrote them.
+ *
+ * Special tokens come from the template alone: one that is spelled in `json`, in a message, a tool or a variable, is
+ * plain text, so that no user can end a turn or speak as the system. So are added tokens that are not special but that
+ * the template writes (`<think>`). `flags`: 0, or `RIE_TEXT_PARSE_SPECIAL` to read them as tokens, as transformers does by
+ * default. One limit: what a template itself puts together from parts of `json`, such as `'<|' + role + '|>'`, is the
+ * template's, so roles must be the host's choice, not a user's.
+ *
+ * Writes the ids to `buf`, which holds `cap` tokens, and their number to `*len`; if they do not fit, the number alone
+ * and `RIE_ERR_BUFFER_TOO_SMALL`. Threads, errors and NULL: as for `rie_chat_render`; also `RIE_ERR_TOKENIZER` if the
+ * model has no tokenizer.
+ */
+rie_status rie_chat_tokenize(const rie_model *model,
+                             const char *json,
+                             size_t n,
+                             uint32_t flags,
+                             rie_token *buf,
+                             size_t cap,
+                             size_t *len,
+                             rie_error *err);
 
 /**
  * A new, empty session of `model`.

@@ -44,6 +44,8 @@ pub enum Status {
     State = -18,
     /// Bytes saved by another model, another format or with other options.
     Mismatch = -19,
+    /// The model has no chat template, or the template failed.
+    Template = -20,
 }
 
 /// A status and a message that names the thing, its place, what was expected and what was found.

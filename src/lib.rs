@@ -11,9 +11,9 @@
 //! |---|---|---|
 //! | 7 | `ffi/` | the C ABI: validate, call, translate; the registry of handles |
 //! | 6 | `session.rs` | a session's tokens and KV pages; one step |
-//! | 5 | `model/`, `text/`, `sampler.rs` | load, the forward pass, families as data; tokenizer and text stream; sampling |
+//! | 5 | `model/`, `text/`, `sampler.rs` | load, the forward pass, families as data; tokenizer, text stream and chat templates; sampling |
 //! | 4 | `ops/` | RoPE, attention, linear layers, embedding, paged KV cache on plain slices |
-//! | 3 | `checkpoint/` | model directories, SafeTensors, `config.json` |
+//! | 3 | `checkpoint/` | model directories, SafeTensors, `config.json`, `tokenizer_config.json` |
 //! | 2 | `kernels/`, `pool.rs` | one table of kernels per instruction set; the thread team |
 //! | 1 | `tensor/` | element types, strided views, aligned scratch memory |
 //! | 0 | `error.rs`, `panic.rs` | status codes and messages; panics caught |

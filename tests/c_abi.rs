@@ -34,6 +34,22 @@ fn bad_files() {
 }
 
 #[test]
+fn chat() {
+    let dir = scratch("chat");
+    copy_dir(&case("padded_vocab"), &dir);
+    let write = |name: &str, text: &str| std::fs::write(dir.join(name), text).expect(name);
+    write("chat_template.jinja", "{{ bos_token }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}");
+    let token = r#"{"content": "</s>", "special": true}"#;
+    let list =
+        r#"[{"name": "tool_use", "template": "tools: {{ tools|tojson }}"}, {"name": "default", "template": "old"}]"#;
+    write(
+        "tokenizer_config.json",
+        &format!(r#"{{"bos_token": "<s>", "eos_token": {token}, "chat_template": {list}}}"#),
+    );
+    expect_ok(Program::test("chat").command().arg(&dir).arg(case("padded_vocab")));
+}
+
+#[test]
 fn roundtrip() {
     expect_ok(Program::test("roundtrip").command().arg(case("padded_vocab")).arg(case("base")));
 }
@@ -328,6 +344,8 @@ fn no_errors_and_no_leaks_under_valgrind() {
     expect_success(Program::example("inspect").valgrind().arg("--model").arg(&model), "");
     expect_success(Program::test("bad_handles").valgrind().arg(case("padded_vocab")), "");
     expect_success(Program::test("bad_input").valgrind().arg(case("padded_vocab")), "");
+    let chat = Program::test("chat");
+    expect_success(chat.valgrind().arg(case("padded_vocab")).arg(case("padded_vocab")).arg("own-templates-only"), "");
     expect_success(Program::test("roundtrip").valgrind().arg(case("padded_vocab")).arg(case("base")), "");
     expect_success(Program::test("sessions").valgrind().arg(case("base")).arg(case("gqa9_3")), "");
 }

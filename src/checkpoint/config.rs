@@ -45,7 +45,7 @@ pub struct Config {
     pub rope: Rope,
     /// Beginning-of-text token.
     pub bos_token_id: Option<u32>,
-    /// End-of-generation tokens; `generation_config.json` wins over `config.json`.
+    /// End-of-generation tokens; `generation_config.json` wins over `config.json`, and a tokenizer's `eos_token` joins.
     pub eos_token_ids: Vec<u32>,
 }
 
@@ -105,6 +105,13 @@ impl Config {
         };
         parsed.check_addressable(&config.name)?;
         Ok(parsed)
+    }
+
+    /// Makes `id` an end-of-generation token too, unless it lies outside the vocabulary.
+    pub fn add_eos(&mut self, id: u32) {
+        if (id as usize) < self.vocab_size && !self.eos_token_ids.contains(&id) {
+            self.eos_token_ids.push(id);
+        }
     }
 
     /// No matrix of the model may exceed the address space, even in f32.

@@ -55,7 +55,8 @@ impl<'a> Reader<'a> {
         err!(Unsupported, "{}: {why}", self.place(key))
     }
 
-    fn place(&self, key: &str) -> String {
+    /// Where `key` is, for messages.
+    pub(super) fn place(&self, key: &str) -> String {
         format!("{}: {}{key}", self.file, self.path)
     }
 

@@ -13,12 +13,14 @@ mod mapping;
 mod rope;
 mod safetensors;
 mod source;
+mod tokenizer_config;
 
 pub use config::Config;
 pub use inspect::inspect;
 pub use rope::{Rope, RopeScaling};
 pub use safetensors::{Checkpoint, Tensor};
 pub use source::{Document, Source, SourcePaths};
+pub use tokenizer_config::{ChatTemplate, TokenizerConfig};
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
 //! Where a model's files are: a directory, or one `.safetensors` file with its companions.
 
+use super::TokenizerConfig;
 use super::header::Shown;
 use crate::error::Result;
 use crate::{bail, err};
@@ -44,6 +45,13 @@ impl Document {
             return Err(too_long());
         }
         Ok(Document { name, bytes })
+    }
+
+    /// The contents as text.
+    pub(super) fn text(&self) -> Result<&str> {
+        std::str::from_utf8(&self.bytes).map_err(|e| {
+            err!(Format, "{}: expected UTF-8, found something else at byte {}", self.name, e.valid_up_to())
+        })
     }
 
     /// Like [`read`](Self::read), but a file that is not there is `None`.
@@ -101,6 +109,8 @@ pub struct Source {
     pub generation_config: Option<Document>,
     /// `tokenizer.json`, if there is one.
     pub tokenizer: Option<Document>,
+    /// `tokenizer_config.json`, `special_tokens_map.json` and `chat_template.jinja` beside `tokenizer.json`.
+    pub tokenizer_config: TokenizerConfig,
     /// `model.safetensors.index.json`, if the weights are sharded.
     pub index: Option<Document>,
     /// The weight files: one, or each shard that the index names.
@@ -137,13 +147,24 @@ impl Source {
         let config = Document::read(&beside(&paths.config, "config.json"), "the model's config.json", MAX_CONFIG)?;
         let generation = directory.join("generation_config.json");
         let generation_config = Document::read_if_present(&generation, "generation_config.json", MAX_CONFIG)?;
-        let tokenizer = beside(&paths.tokenizer, "tokenizer.json");
+        let tokenizer_path = beside(&paths.tokenizer, "tokenizer.json");
         let tokenizer = match paths.tokenizer {
-            Some(_) => Some(Document::read(&tokenizer, "the model's tokenizer.json", MAX_TOKENIZER)?),
-            None => Document::read_if_present(&tokenizer, "tokenizer.json", MAX_TOKENIZER)?,
+            Some(_) => Some(Document::read(&tokenizer_path, "the model's tokenizer.json", MAX_TOKENIZER)?),
+            None => Document::read_if_present(&tokenizer_path, "tokenizer.json", MAX_TOKENIZER)?,
         };
-        Ok(Source { name: path.to_owned(), config, generation_config, tokenizer, index, weights })
+        let tokenizer_config = tokenizer_config(tokenizer_path.parent().unwrap_or(Path::new("")))?;
+        Ok(Source { name: path.to_owned(), config, generation_config, tokenizer, tokenizer_config, index, weights })
     }
+}
+
+/// What goes with the tokenizer of a directory.
+fn tokenizer_config(directory: &Path) -> Result<TokenizerConfig> {
+    let read = |file: &str| Document::read_if_present(&directory.join(file), file, MAX_CONFIG);
+    let config = read("tokenizer_config.json")?;
+    let special_tokens_map = read("special_tokens_map.json")?;
+    let template = read("chat_template.jinja")?;
+    let place = directory.display().to_string();
+    TokenizerConfig::parse(&place, config.as_ref(), special_tokens_map.as_ref(), template.as_ref())
 }
 
 /// The weight files of a directory, and the index if they are shards.

@@ -50,6 +50,9 @@ pub const RIE_ERR_INTERNAL: i32 = -17;
 pub const RIE_ERR_STATE: i32 = -18;
 /// Status: a session saved with another model, KV cache type or version of the format.
 pub const RIE_ERR_MISMATCH: i32 = -19;
+/// Status: the model has no chat template, or the template failed: it is malformed, raised an error of its own, or did
+/// too much. The message names the template, the line and what was wrong.
+pub const RIE_ERR_TEMPLATE: i32 = -20;
 
 /// Option, int, count, 0 to 1024. Threads that compute for the model; 0 (default) = the physical cores that this
 /// process may use. Never changes a result. Read by `rie_model_load`.
@@ -189,15 +192,17 @@ pub const RIE_INFO_ISA: i32 = 802;
 pub const RIE_INFO_PROFILE: i32 = 803;
 
 /// Flag of `rie_tokenize`: add the special tokens that the tokenizer adds by itself (such as one at the beginning).
+/// Together with `RIE_TEXT_PARSE_SPECIAL`, a text that begins with them already, as prompts of many chat templates do,
+/// gets them once.
 pub const RIE_TEXT_ADD_SPECIAL: u32 = 1;
-/// Flag of `rie_tokenize`: read special tokens that are spelled in the text as those tokens, not as plain text. Leave
-/// it out for text from users.
+/// Flag of `rie_tokenize` and `rie_chat_tokenize`: read special tokens that are spelled in the text (of the messages)
+/// as those tokens, not as plain text. Leave it out for text from users.
 pub const RIE_TEXT_PARSE_SPECIAL: u32 = 2;
 /// Flag of `rie_detokenize` and `rie_text_stream_new`: leave special tokens out of the text.
 pub const RIE_TEXT_SKIP_SPECIAL: u32 = 4;
 
 /// Each status with its name, for `rie_status_name`.
-pub(super) const STATUS_NAMES: [(i32, &std::ffi::CStr); 22] = [
+pub(super) const STATUS_NAMES: [(i32, &std::ffi::CStr); 23] = [
     (RIE_OK, c"RIE_OK"),
     (RIE_END, c"RIE_END"),
     (RIE_PENDING, c"RIE_PENDING"),
@@ -220,6 +225,7 @@ pub(super) const STATUS_NAMES: [(i32, &std::ffi::CStr); 22] = [
     (RIE_ERR_INTERNAL, c"RIE_ERR_INTERNAL"),
     (RIE_ERR_STATE, c"RIE_ERR_STATE"),
     (RIE_ERR_MISMATCH, c"RIE_ERR_MISMATCH"),
+    (RIE_ERR_TEMPLATE, c"RIE_ERR_TEMPLATE"),
 ];
 
 // The numbers of the header are the discriminants inside.
@@ -243,4 +249,5 @@ const _: () = {
     assert!(RIE_ERR_INTERNAL == Status::Internal as i32);
     assert!(RIE_ERR_STATE == Status::State as i32);
     assert!(RIE_ERR_MISMATCH == Status::Mismatch as i32);
+    assert!(RIE_ERR_TEMPLATE == Status::Template as i32);
 };

@@ -35,6 +35,8 @@ pub mod info;
 
 pub mod text;
 
+pub mod chat;
+
 pub mod session;
 
 pub mod sampler;

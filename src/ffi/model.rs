@@ -18,9 +18,11 @@ pub struct rie_model {
 }
 
 /// Loads the model at `path`: a directory as Hugging Face lays it out (`config.json`, `*.safetensors`, and optionally
-/// `tokenizer.json` and `generation_config.json`), or one `.safetensors` file with the others beside it or given by
+/// `generation_config.json`, `tokenizer.json` and beside it `tokenizer_config.json` and `chat_template.jinja`), or one `.safetensors` file with the others beside it or given by
 /// option. `path` is NUL-terminated UTF-8. The files are mapped and must not change while the model lives. Without
 /// `tokenizer.json` the model works by token ids, and the functions of text fail with `RIE_ERR_TOKENIZER`.
+/// Generation ends with the `eos_token_id` of `generation_config.json` (a number or a list), else of `config.json`, and
+/// with the `eos_token` of `tokenizer_config.json`.
 ///
 /// Reads `RIE_OPT_THREADS`, `RIE_OPT_ISA`, `RIE_OPT_CONFIG_PATH`, `RIE_OPT_TOKENIZER_PATH` and the progress function.
 ///

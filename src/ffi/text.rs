@@ -150,7 +150,8 @@ fn text_vocab(model: &Model, tokenizer: &Tokenizer) -> usize {
     model.config().vocab_size.max(tokenizer.vocab_size())
 }
 
-fn check_flags(flags: u32, known: u32) -> Result<()> {
+/// Refuses flags that a function does not know.
+pub fn check_flags(flags: u32, known: u32) -> Result<()> {
     if flags & !known != 0 {
         bail!(InvalidArgument, "flags: 0x{:x} is no flag of this function", flags & !known);
     }

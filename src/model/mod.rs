@@ -7,7 +7,7 @@ mod profile;
 pub use decoder::{Decoder, Pass, Tap, Workspace};
 pub use profile::{Operator, Profile};
 
-use crate::checkpoint::{Checkpoint, Config, Source, SourcePaths};
+use crate::checkpoint::{Checkpoint, Config, Source, SourcePaths, TokenizerConfig};
 use crate::error::Result;
 use crate::kernels::{self, Kernels};
 use crate::ops::pages::PagePool;
@@ -44,6 +44,7 @@ pub struct Model {
     config: Config,
     decoder: Decoder,
     tokenizer: Option<Arc<Tokenizer>>,
+    tokenizer_config: TokenizerConfig,
     /// Where the model came from, for messages.
     name: String,
     checkpoint: Checkpoint,
@@ -68,7 +69,7 @@ impl Model {
         let kernels = choose_tier(options.isa)?;
         let paths = SourcePaths { config: options.config.clone(), tokenizer: options.tokenizer.clone() };
         let source = Source::open(path, &paths)?;
-        let config = Config::parse(&source.config, source.generation_config.as_ref())?;
+        let mut config = Config::parse(&source.config, source.generation_config.as_ref())?;
         let architecture = family::architecture(&config).map_err(|e| e.at(&source.config.name))?;
         let checkpoint = Checkpoint::map(&source)?;
         let (_, bytes) = checkpoint.totals();
@@ -81,12 +82,17 @@ impl Model {
             Some(file) => Some(Arc::new(Tokenizer::parse(&file.name, &file.bytes)?)),
             None => None,
         };
+        let end_of_turn = source.tokenizer_config.special_tokens.get("eos_token");
+        if let Some(id) = tokenizer.as_ref().zip(end_of_turn).and_then(|(tokenizer, token)| tokenizer.token_id(token)) {
+            config.add_eos(id);
+        }
         let pool = Pool::shared(options.threads)?;
         let scratch = (0..pool.threads()).map(|_| Mutex::default()).collect();
         Ok(Model {
             config,
             decoder,
             tokenizer,
+            tokenizer_config: source.tokenizer_config,
             name: source.name,
             checkpoint,
             config_hash: XxHash3_128::oneshot(&source.config.bytes),
@@ -116,6 +122,11 @@ impl Model {
         self.tokenizer.as_ref().ok_or_else(|| {
             err!(Tokenizer, "{}: the model was loaded without tokenizer.json, so it works by token ids only", self.name)
         })
+    }
+
+    /// The chat templates and special tokens.
+    pub fn tokenizer_config(&self) -> &TokenizerConfig {
+        &self.tokenizer_config
     }
 
     /// Number of weights (elements of all tensors used).

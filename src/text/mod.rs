@@ -1,5 +1,6 @@
-//! Text to tokens and back, whole and as a stream.
+//! Text to tokens and back, whole and as a stream; messages to prompts.
 
+pub mod chat;
 mod decoder;
 mod probe;
 mod stream;

@@ -14,8 +14,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokenizers::models::bpe::BPE;
 use tokenizers::models::{ModelWrapper, TrainerWrapper};
+use tokenizers::normalizer::Range;
+use tokenizers::tokenizer::pre_tokenizer::Split;
 use tokenizers::{
-    DecoderWrapper, Model, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, Token, TokenizerImpl,
+    AddedToken, DecoderWrapper, Model, Normalizer, NormalizerWrapper, OffsetReferential, OffsetType,
+    PostProcessorWrapper, PreTokenizedString, PreTokenizer, PreTokenizerWrapper, Token, TokenizerImpl,
 };
 
 /// How text becomes tokens.
@@ -36,6 +39,17 @@ pub struct Tokenizer {
     plain: Inner,
     plan: Plan,
     vocab_size: usize,
+    /// What the post-processor puts before a text.
+    prefix: Vec<u32>,
+}
+
+/// Where an added token is spelled in a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AddedMatch {
+    /// Its bytes, with the whitespace that the token takes in.
+    pub start: usize,
+    pub end: usize,
+    pub id: u32,
 }
 
 impl Tokenizer {
@@ -54,16 +68,88 @@ impl Tokenizer {
         plain.set_encode_special_tokens(true); // that is: encode them as if they were text
         let plan = Plan::new(parsing.get_decoder());
         let vocab_size = parsing.get_vocab_size(true);
-        Ok(Tokenizer { parsing, plain, plan, vocab_size })
+        let mut tokenizer = Tokenizer { parsing, plain, plan, vocab_size, prefix: Vec::new() };
+        tokenizer.prefix = tokenizer.find_prefix();
+        Ok(tokenizer)
     }
 
-    /// The tokens of `text`.
+    /// The tokens of `text`. A text that begins with what `add_special` adds there, and is read so, gets it once: it is
+    /// a rendered prompt.
     pub fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>> {
         let inner = if options.parse_special { &self.parsing } else { &self.plain };
-        let encoding = quietly(|| inner.encode_fast(text, options.add_special))
-            .map_err(|_| err!(Tokenizer, "the tokenizer panicked on a text of {} bytes", text.len()))?
-            .map_err(|e| err!(Tokenizer, "the tokenizer refused a text of {} bytes: {e}", text.len()))?;
-        Ok(encoding.get_ids().to_vec())
+        let encoding = guarded(text, || inner.encode_fast(text, options.add_special))?;
+        let ids = encoding.get_ids();
+        let prefix = if options.add_special && options.parse_special { &self.prefix[..] } else { &[] };
+        let doubled = ids.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(prefix));
+        Ok(if doubled { ids[prefix.len()..].to_vec() } else { ids.to_vec() })
+    }
+
+    /// What the tokenizer puts before a text by itself, such as a beginning-of-text token.
+    pub fn prefix(&self) -> &[u32] {
+        &self.prefix
+    }
+
+    fn find_prefix(&self) -> Vec<u32> {
+        let ids =
+            |add_special| self.encode("a", EncodeOptions { add_special, parse_special: false }).unwrap_or_default();
+        let (bare, full) = (ids(false), ids(true));
+        let at = full.windows(bare.len().max(1)).position(|window| window == bare);
+        full[..at.unwrap_or(0)].to_vec()
+    }
+
+    /// The id of a token by its spelling.
+    pub fn token_id(&self, token: &str) -> Option<u32> {
+        self.parsing.token_to_id(token)
+    }
+
+    /// The tokens that are recognised in a text before anything else happens to it.
+    pub(super) fn added_tokens(&self) -> impl Iterator<Item = (u32, &AddedToken)> {
+        self.parsing.get_added_vocabulary().get_added_tokens_decoder().iter().map(|(&id, token)| (id, token))
+    }
+
+    /// Where `text` spells added tokens, in order.
+    pub(super) fn added_matches(&self, text: &str) -> Result<Vec<AddedMatch>> {
+        let inner = &self.parsing;
+        let split =
+            guarded(text, || Ok(inner.get_added_vocabulary().extract_and_normalize(inner.get_normalizer(), text)))?;
+        let found = split.get_splits(OffsetReferential::Original, OffsetType::Byte).into_iter();
+        Ok(found
+            .filter_map(|(_, (start, end), tokens)| {
+                tokens.as_ref()?.first().map(|token| AddedMatch { start, end, id: token.id })
+            })
+            .collect())
+    }
+
+    /// The ids of `text` in which the added tokens are `found`, and these only.
+    pub(super) fn encode_between(&self, text: &str, found: &[AddedMatch]) -> Result<Vec<u32>> {
+        let inner = &self.parsing;
+        let split = guarded(text, || {
+            let mut split = PreTokenizedString::from(text);
+            split.split(|_, whole| {
+                let piece = |from, to| whole.slice(Range::Original(from..to)).unwrap_or_default();
+                let mut pieces: Vec<Split> = Vec::new();
+                let mut done = 0;
+                for m in found {
+                    pieces.push(piece(done, m.start).into());
+                    let (token, value) = (piece(m.start, m.end), text[m.start..m.end].to_owned());
+                    let length = token.get().len();
+                    pieces.push((token, Some(vec![Token::new(m.id, value, (0, length))])).into());
+                    done = m.end;
+                }
+                pieces.push(piece(done, text.len()).into());
+                Ok(pieces)
+            })?;
+            if let Some(normalizer) = inner.get_normalizer() {
+                split.normalize(|piece| normalizer.normalize(piece))?;
+            }
+            if let Some(pre_tokenizer) = inner.get_pre_tokenizer() {
+                pre_tokenizer.pre_tokenize(&mut split)?;
+            }
+            split.tokenize(|piece| inner.get_model().tokenize(piece.get()))?;
+            Ok(split)
+        })?;
+        let tokens = split.get_splits(OffsetReferential::Original, OffsetType::None).into_iter();
+        Ok(tokens.flat_map(|(_, _, tokens)| tokens.iter().flatten().map(|token| token.id)).collect())
     }
 
     /// The text of `tokens`. Bytes that form no character become U+FFFD, as in Hugging Face; an id that the tokenizer
@@ -103,6 +189,13 @@ impl fmt::Debug for Tokenizer {
             .field("plan", &self.plan)
             .finish_non_exhaustive()
     }
+}
+
+/// Runs what the crate does with `text`; it may panic.
+fn guarded<T>(text: &str, f: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
+    quietly(f)
+        .map_err(|_| err!(Tokenizer, "the tokenizer panicked on a text of {} bytes", text.len()))?
+        .map_err(|e| err!(Tokenizer, "the tokenizer refused a text of {} bytes: {e}", text.len()))
 }
 
 type Inner<M = ModelWrapper> =

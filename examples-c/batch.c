@@ -246,7 +246,7 @@ static int64_t run(struct prompt *prompts, size_t count, const struct settings *
 
 int main(int argc, char **argv) {
     const struct settings s = read_settings(argc, argv);
-    catch_interrupt();
+    catch_interrupt(1);
     size_t count = 0;
     struct prompt *prompts = read_prompts(s.prompts, &count);
     rie_error *error = rie_error_new();

@@ -185,7 +185,7 @@ static void decode(rie_session *session, rie_sampler *sampler, rie_text_stream *
 
 int main(int argc, char **argv) {
     const struct settings s = read_settings(argc, argv);
-    catch_interrupt();
+    catch_interrupt(1);
 
     rie_error *error = rie_error_new();
     rie_model *model = load(&s, error);

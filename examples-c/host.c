@@ -14,11 +14,11 @@ static void on_interrupt(int signal_number) {
     interrupted = 1;
 }
 
-void catch_interrupt(void) {
+void catch_interrupt(int restart) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_handler = on_interrupt;
-    action.sa_flags = (int)(SA_RESETHAND | SA_RESTART); /* the second one has its usual effect */
+    action.sa_flags = (int)(SA_RESETHAND | (restart ? SA_RESTART : 0)); /* the second one has its usual effect */
     sigaction(SIGINT, &action, NULL);
 }
 

@@ -9,9 +9,10 @@
 #include "rie.h"
 
 /* Raised by Ctrl-C after catch_interrupt; looked at between steps, all of them short. A second Ctrl-C ends the program.
+ * If `restart`, input and output that was interrupted goes on; a program that waits for input says 0.
  * (rie_session_cancel ends a step that is running, but is for other threads, not for signal handlers.) */
 extern volatile sig_atomic_t interrupted;
-void catch_interrupt(void);
+void catch_interrupt(int restart);
 
 /* One line on a terminal that is overwritten and at last cleared; nothing if stderr is none. */
 void show_progress(const char *what, uint64_t done, uint64_t total);

@@ -212,6 +212,42 @@ fn batch_gives_each_prompt_what_it_gets_alone() {
 }
 
 #[test]
+fn chat_forks_saves_and_goes_on() {
+    let (chat, model, dir) = (Program::example("chat"), tiny_model(), scratch("chat"));
+    let template = dir.join("template.jinja");
+    std::fs::write(&template, "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:")
+        .expect("a file");
+    let saved = dir.join("saved").display().to_string();
+    let talk = |lines: &[&str]| {
+        let mut command = chat.command();
+        command.arg("--model").arg(&model).arg("--template").arg(&template).args(["-n", "12", "--temp", "0"]);
+        let output = run(command.args(["--speculate", "4"]), &(lines.join("\n") + "\n"));
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let answers = |lines: &[&str]| talk(lines).0.lines().map(str::to_string).collect::<Vec<_>>();
+    let plain = answers(&["What is Rust?", "And Cargo?"]);
+    assert!(plain.len() >= 2, "{plain:?}");
+    let (out, err) =
+        talk(&["What is Rust?", "/fork", &format!("/save {saved}"), "And a trait?", "/branch 1", "And Cargo?"]);
+    assert_eq!(out.lines().last(), plain.last().map(String::as_str), "{out}");
+    assert!(err.contains("branch 1 is kept") && err.contains("saved: "), "{err}");
+    let (out, err) = talk(&[
+        &format!("/load {saved}"),
+        "And Cargo?",
+        "/load /no/such/file",
+        "/branch 7",
+        "/frobnicate",
+        "/quit",
+        "x",
+    ]);
+    assert_eq!(out.lines().last(), plain.last().map(String::as_str), "{out}");
+    for message in ["loaded: ", "cannot read /no/such/file", "the branches are 0 to 0", "no such command"] {
+        assert!(err.contains(message), "{message}: {err}");
+    }
+}
+
+#[test]
 fn generate_ends_cleanly_on_an_interrupt() {
     let generate = Program::example("generate");
     let mut child = generate

@@ -78,7 +78,7 @@ impl Program {
             "minimal" => &[],
             "inspect" => &["common", "json"],
             "bench" => &["common", "json", "limits"],
-            "batch" => &["common", "host"],
+            "batch" | "chat" => &["common", "host"],
             _ => &["common", "host", "json", "profile"],
         };
         let sources: Vec<_> = [name].iter().chain(parts).map(|part| format!("examples-c/{part}.c")).collect();

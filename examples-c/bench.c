@@ -8,6 +8,7 @@
 #include "json.h"
 #include "limits.h"
 #include "rie.h"
+#include "sessions.h"
 
 static const char help[] =
     "Usage: bench --model DIR|FILE [option]...\n"
@@ -22,6 +23,7 @@ static const char help[] =
     "  -r N                repetitions (default 5); the medians are printed\n"
     "  --depth N           positions in the KV cache before either starts (default 0)\n"
     "  --batch N           sessions that decode together (default 1); a prompt is always one session's\n"
+    "  --sessions          also what many sessions cost: shared prefixes, forks, a prompt beside others, speculation\n"
     "  --threads N, -t N   threads (default 0: one for each physical core)\n"
     "  --isa NAME          instruction set: auto, scalar (slow), avx2 or neon (default auto)\n"
     "  --json FILE         write samples, medians and limits as JSON; - is stdout, without the table\n"
@@ -36,6 +38,7 @@ static const char help[] =
 struct settings {
     const char *model, *weights, *isa, *json;
     int64_t prompt, decode, repetitions, depth, batch, threads;
+    int sessions;
 };
 
 /* What a model makes the machine do. */
@@ -67,6 +70,8 @@ struct bench {
     rie_token *tokens;
     double *read_gb_s, *fma_gflop_s; /* one sample per repetition */
     struct limits limits;            /* their medians */
+    struct figure figures[MOST_FIGURES];
+    int figure_count; /* of many sessions; 0 unless asked for */
 };
 
 static struct settings read_settings(int argc, char **argv) {
@@ -75,7 +80,8 @@ static struct settings read_settings(int argc, char **argv) {
         {"--model", ARG_STR, &s.model},     {"--weights", ARG_STR, &s.weights}, {"-p", ARG_INT, &s.prompt},
         {"-n", ARG_INT, &s.decode},         {"-r", ARG_INT, &s.repetitions},    {"--depth", ARG_INT, &s.depth},
         {"--batch", ARG_INT, &s.batch},     {"--threads", ARG_INT, &s.threads}, {"-t", ARG_INT, &s.threads},
-        {"--isa", ARG_STR, &s.isa},         {"--json", ARG_STR, &s.json},       {NULL, ARG_FLAG, NULL},
+        {"--isa", ARG_STR, &s.isa},         {"--json", ARG_STR, &s.json},       {"--sessions", ARG_FLAG, &s.sessions},
+        {NULL, ARG_FLAG, NULL},
     };
     parse_args(argc, argv, args, help);
     if (s.model == NULL) {
@@ -298,6 +304,9 @@ static void print_table(const struct bench *b, const struct result *results, siz
     }
     printf("limits: %.1f GB/s read (tg), %.0f GFLOP/s fused multiply-add (pp), by as many threads\n",
            b->limits.read_gb_s, b->limits.fma_gflop_s);
+    for (int i = 0; i < b->figure_count; i++) {
+        printf("%-64s %8.3f\n", b->figures[i].what, b->figures[i].value);
+    }
 }
 
 static void write_string(FILE *out, const char *text) {
@@ -336,7 +345,11 @@ static void write_json(const struct bench *b, const struct result *results, size
         fputs(r > 0 ? ", " : "", out);
         write_result(out, b, &results[r]);
     }
-    fprintf(out, "], \"limits\": {\"read_gb_s\": %.3f, \"fma_gflop_s\": %.3f}", b->limits.read_gb_s,
+    fprintf(out, "], \"sessions\": {");
+    for (int i = 0; i < b->figure_count; i++) {
+        fprintf(out, "%s\"%s\": %.4f", i > 0 ? ", " : "", b->figures[i].name, b->figures[i].value);
+    }
+    fprintf(out, "}, \"limits\": {\"read_gb_s\": %.3f, \"fma_gflop_s\": %.3f}", b->limits.read_gb_s,
             b->limits.fma_gflop_s);
     fprintf(out, ", \"library\": {\"version\": \"%s\", \"isa\": \"%s\"}, \"model\": {\"path\": ", rie_version(), isa);
     write_string(out, b->s.model);
@@ -401,6 +414,9 @@ int main(int argc, char **argv) {
         results[count++] = (struct result){.kind = "tg", .tokens = b.s.decode, .samples = allocate(samples)};
     }
     measure(&b, results, count);
+    if (b.s.sessions) {
+        b.figure_count = measure_sessions(b.model, (int)b.s.repetitions, b.figures, b.error);
+    }
     if (b.s.json == NULL || strcmp(b.s.json, "-") != 0) {
         print_table(&b, results, count);
     }

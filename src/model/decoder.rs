@@ -44,6 +44,13 @@ struct Layer {
     down: Linear,
 }
 
+impl Layer {
+    /// Weights of its matrices.
+    fn elements(&self) -> usize {
+        [&self.qkv, &self.o, &self.gate_up, &self.down].map(|matrix| matrix.inputs() * matrix.outputs()).iter().sum()
+    }
+}
+
 /// The buffers of a forward pass over at most n tokens.
 #[derive(Debug, Default)]
 pub struct Workspace {
@@ -153,6 +160,14 @@ impl Decoder {
     /// Number of logits.
     pub fn vocab(&self) -> usize {
         self.lm_head.outputs()
+    }
+
+    /// What a prompt token at `position` costs, as a multiple of one at 0: attending to the cache adds to the matrices' work,
+    /// and is half as much again for each operation.
+    pub fn token_cost(&self, position: usize) -> f64 {
+        let matrices: usize = self.layers.iter().map(Layer::elements).sum();
+        let attended = 2 * self.layers.len() * self.heads.kv * self.heads.group * self.heads.dim * position;
+        1.0 + 1.5 * attended as f64 / matrices as f64
     }
 
     /// Sizes of a KV cache of this model.

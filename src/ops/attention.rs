@@ -59,14 +59,15 @@ impl Heads {
         // Sequences with as many tokens share one hand-over to the threads: when many decode together, all of them.
         for run in sequences.chunk_by(|a, b| a.tokens.len() == b.tokens.len()) {
             let tokens = run[0].tokens.len();
-            if tokens * self.group <= BLOCK_ROWS {
+            if 2 * tokens * self.group <= BLOCK_ROWS {
                 let out = &mut out[run[0].rows.start * width..run[run.len() - 1].rows.end * width];
                 self.few(exec, queries, run, layer, partials, out);
                 continue;
             }
             for sequence in run {
                 let out = &mut out[sequence.rows.start * width..sequence.rows.end * width];
-                let size = ((BLOCK_ROWS / self.group).max(1), self.group * self.dim);
+                let block = (BLOCK_ROWS / self.group).max(1).min(tokens.div_ceil(2));
+                let size = (block, self.group * self.dim);
                 exec.team.blocks(out, width, size, |worker, mut block| {
                     self.many(exec, queries, sequence, layer, &mut exec.scratch(worker), &mut block);
                 });

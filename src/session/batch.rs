@@ -6,9 +6,9 @@ use crate::error::Result;
 use crate::model::Model;
 use crate::sampler::Sampler;
 
-/// Prompt tokens evaluated in one step beside sessions that are decoding, unless told otherwise: a step then takes
-/// about twice as long as without them.
-const DEFAULT_PROMPT_TOKENS: usize = 32;
+/// Prompt tokens evaluated in one step beside sessions that are decoding, unless told otherwise: a step of eight sessions
+/// then takes about twice as long as without them.
+const DEFAULT_PROMPT_TOKENS: usize = 12;
 
 /// Rows of a step up to which drafts are added: they cost little while the step is bound by reading the weights.
 const MOST_DRAFT_ROWS: usize = 8;
@@ -32,7 +32,7 @@ pub enum Progress {
 }
 
 /// [`Session::decode_step`] for all sessions in one pass, with the same results. Prompts are cut so that a step evaluates at
-/// most the model's `prompt_tokens` of them while others decode, shared evenly. One session's error fails no other; the
+/// most the model's `prompt_tokens` of them while others decode, shared evenly; by default fewer deep in a long context. One session's error fails no other; the
 /// outer one is a defect or a lack of memory that concerns all.
 pub fn decode_batch(model: &Model, turns: Vec<Turn<'_>>) -> Result<Vec<Result<Progress>>> {
     let mut outcomes: Vec<Result<Progress>> = vec![Ok(Progress::Pending); turns.len()];
@@ -55,12 +55,14 @@ pub fn decode_batch(model: &Model, turns: Vec<Turn<'_>>) -> Result<Vec<Result<Pr
     parts.sort_by_key(Part::rows);
     let decoding = parts.iter().take_while(|part| part.take <= 1).count();
     let (decoding, prompts) = parts.split_at_mut(decoding);
-    let budget = match model.prompt_tokens() {
-        _ if decoding.is_empty() => prompts.iter().map(|part| part.session.chunk).max().unwrap_or(0),
-        0 => DEFAULT_PROMPT_TOKENS,
-        tokens => tokens,
-    };
-    share(budget, prompts);
+    match model.prompt_tokens() {
+        _ if decoding.is_empty() => {
+            let chunk = prompts.iter().map(|part| part.session.chunk).max().unwrap_or(0);
+            share(chunk, prompts, |_| 1.0);
+        }
+        0 => share(DEFAULT_PROMPT_TOKENS, prompts, |part| model.decoder().token_cost(part.session.evaluated)),
+        tokens => share(tokens, prompts, |_| 1.0),
+    }
     let mut room = if prompts.is_empty() { MOST_DRAFT_ROWS.saturating_sub(decoding.len()) } else { 0 };
     for part in decoding {
         part.draft(room);
@@ -74,16 +76,17 @@ pub fn decode_batch(model: &Model, turns: Vec<Turn<'_>>) -> Result<Vec<Result<Pr
     Ok(outcomes)
 }
 
-/// Cuts the prompts, the shortest first, so that they have at most `budget` tokens together, or one each. What a short one
-/// does not need of its even share goes to the longer ones.
-fn share(mut budget: usize, prompts: &mut [Part<'_>]) {
-    let mut left = prompts.len();
+/// Cuts the prompts, the shortest first, so that they cost at most `budget` together, or have one token each. What a short one
+/// does not need of its even share goes to the longer ones. `cost` is that of a token of a session.
+fn share(budget: usize, prompts: &mut [Part<'_>], cost: impl Fn(&Part<'_>) -> f64) {
+    let (mut budget, mut left) = (budget as f64, prompts.len());
     for part in prompts {
-        let most = (budget / left).max(1);
+        let cost = cost(part);
+        let most = ((budget / left as f64 / cost) as usize).max(1);
         if part.take > most {
             (part.take, part.want) = (most, Want::Nothing);
         }
-        budget = budget.saturating_sub(part.take);
+        budget = (budget - part.take as f64 * cost).max(0.0);
         left -= 1;
     }
 }

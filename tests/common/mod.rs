@@ -77,7 +77,7 @@ impl Program {
         let parts: &[&str] = match name {
             "minimal" => &[],
             "inspect" => &["common", "json"],
-            "bench" => &["common", "json", "limits"],
+            "bench" => &["common", "host", "json", "limits", "sessions"],
             "batch" | "chat" => &["common", "host"],
             _ => &["common", "host", "json", "profile"],
         };

@@ -10,7 +10,7 @@
 //! | layer | room | what it holds |
 //! |---|---|---|
 //! | 7 | `ffi/` | the C ABI: validate, call, translate; the registry of handles |
-//! | 6 | `session.rs` | a session's tokens and KV pages; one step |
+//! | 6 | `session/` | a session's tokens and KV pages; a pass over many; batches, speculation, saved states |
 //! | 5 | `model/`, `text/`, `sampler.rs` | load, the forward pass, families as data; tokenizer, text stream and chat templates; sampling |
 //! | 4 | `ops/` | RoPE, attention, linear layers, embedding, paged KV cache on plain slices |
 //! | 3 | `checkpoint/` | model directories, SafeTensors, `config.json`, `tokenizer_config.json` |
@@ -22,8 +22,8 @@
 //!
 //! 1. The host is never taken down: bad input is an error that names the thing at fault, a panic never crosses the
 //!    boundary, nothing is printed, no environment variable is read.
-//! 2. The same bits everywhere: a result does not depend on the threads, on how a prompt was cut into chunks, or on the
-//!    instruction set. [`kernels`] states the order of every sum.
+//! 2. The same bits everywhere: a result does not depend on the threads, on the other sessions, on how a prompt was cut into
+//!    chunks, or on the instruction set. [`kernels`] states the order of every sum.
 //! 3. Weights are mapped, not copied, and used as stored (F32, F16, BF16).
 //!
 //! Adding an architecture touches `model/family.rs`; an instruction set, one file in `kernels/` and one line in

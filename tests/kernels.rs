@@ -1,8 +1,8 @@
 //! Every kernel of every tier that this CPU supports: equal to the scalar tier to the bit, and right against f64.
 
 use rie::kernels::{
-    FEW_TOKENS, GROUP_ROWS, GemmScratch, Kernels, KvTile, TILE_KEYS, attention_state_len, clear_state, finish_state,
-    k_blocks, packed_len, supported, token_groups,
+    FEW_TOKENS, GROUP_ROWS, GemmScratch, Kernels, KvTile, TILE_KEYS, TILE_TOKENS, attention_state_len, clear_state,
+    finish_state, k_blocks, packed_len, supported,
 };
 use rie::tensor::DType;
 
@@ -72,7 +72,7 @@ fn matrix_products_keep_the_documented_order() {
             bytes.extend(encode(dtype, &values.vec(rows * k)));
             let bytes = &bytes[1..];
             let w = decode(dtype, bytes);
-            let n = 8;
+            let n = FEW_TOKENS;
             let x = values.vec(n * k);
             let expected: Vec<f32> = (0..n * rows)
                 .map(|i| dot_in_eight_lanes(&w[i % rows * k..(i % rows + 1) * k], &x[i / rows * k..(i / rows + 1) * k]))
@@ -99,9 +99,9 @@ fn gemm(tier: &Kernels, dtype: DType, w: &[u8], x: &[f32], k: usize) -> Vec<f32>
     let mut packed = vec![f32::NAN; packed_len(n, k)];
     let mut rest = &mut packed[..];
     for block in k_blocks(k) {
-        for tokens in token_groups(n) {
-            let (now, later) = rest.split_at_mut(packed_len(tokens.len(), block.len()));
-            tier.pack_tokens(&x[tokens.start * k..tokens.end * k], k, block.clone(), now);
+        for tokens in x.chunks(TILE_TOKENS * k) {
+            let (now, later) = rest.split_at_mut(packed_len(1, block.len()));
+            tier.pack_tokens(tokens, k, block.clone(), now);
             rest = later;
         }
     }
@@ -109,25 +109,14 @@ fn gemm(tier: &Kernels, dtype: DType, w: &[u8], x: &[f32], k: usize) -> Vec<f32>
     let mut result = vec![f32::NAN; n * rows];
     let mut scratch = GemmScratch::default();
     for first in (0..rows).step_by(GROUP_ROWS) {
-        let group = first..rows.min(first + GROUP_ROWS);
-        let stride = k * dtype.size();
-        let mut out = vec![f32::NAN; n * GROUP_ROWS];
-        tier.gemm_group(dtype, &w[group.start * stride..group.end * stride], k, &packed, &mut scratch, &mut out);
+        let group: Vec<&[u8]> = w.chunks_exact(k * dtype.size()).skip(first).take(GROUP_ROWS).collect();
+        let mut out = vec![f32::NAN; n.next_multiple_of(TILE_TOKENS) * GROUP_ROWS];
+        tier.gemm_group(dtype, &group, k, &packed, &mut scratch, &mut out);
         for (result, out) in result.chunks_exact_mut(rows).zip(out.chunks_exact(GROUP_ROWS)) {
-            result[group.clone()].copy_from_slice(&out[..group.len()]);
+            result[first..first + group.len()].copy_from_slice(&out[..group.len()]);
         }
     }
     result
-}
-
-#[test]
-fn groups_of_tokens_leave_none_alone() {
-    for n in 1..50 {
-        let groups: Vec<_> = token_groups(n).collect();
-        assert_eq!((groups[0].start, groups[groups.len() - 1].end), (0, n));
-        assert!(groups.windows(2).all(|g| g[0].end == g[1].start && g[0].len() >= g[1].len()), "{groups:?}");
-        assert!(groups.iter().all(|g| (2..=3).contains(&g.len()) || n == 1), "{groups:?}");
-    }
 }
 
 #[test]

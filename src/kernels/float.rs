@@ -4,18 +4,18 @@
 //! multiply-add from 0; a tail is padded with zeros; the lanes are added as [`Lanes::sum`] says. So the result does
 //! not depend on the tile, the block of k or the number of rows.
 
-use super::TILE_ROWS;
-use super::lanes::{Element, F32, LANES, Lanes, exp};
+use super::lanes::{Element, F32, LANES, Lanes, exp, in_groups};
+use super::{TILE_ROWS, TILE_TOKENS};
 
 /// How far ahead of the current position weights are prefetched, in bytes.
 const PREFETCH: usize = 512;
 /// Lane blocks of a tile in one round of its loop.
 pub const UNROLLED_BLOCKS: usize = 4;
-/// Bytes.
-pub const CACHE_LINE: usize = 64;
+const CACHE_LINE: usize = 64;
 
-/// `out[s][t · stride + i] = w[s][i] · x[t]` for `rows` rows from each of four places, walked together, and `n` tokens, up to
-/// [`FEW_TOKENS`](super::FEW_TOKENS): four long sequential streams are what the hardware prefetchers like best.
+/// `out[s][t · stride + i] = w[s][i] · x[t]` for `rows` rows from each of four places, walked together, and `n` tokens: four
+/// long sequential streams are what the hardware prefetchers like best. The tokens after the first three find the rows in
+/// the first-level cache.
 ///
 /// # Safety
 /// Each `w[s]` has `rows × k` elements of `E`, `x` has `n × k` f32, each `out[s]` room for `n` rows of `rows` f32, `stride`
@@ -33,17 +33,10 @@ pub unsafe fn gemv<L: Lanes, E: Element>(
     unsafe {
         for row in 0..rows {
             let w = w.map(|p| p.add(row * k * E::DTYPE.size()));
-            let out = out.map(|p| p.add(row));
-            match n {
-                1 => dot4::<L, E, 1>(w, k, x, out, stride, true),
-                2 => dot4::<L, E, 2>(w, k, x, out, stride, true),
-                3 => dot4::<L, E, 3>(w, k, x, out, stride, true),
-                _ => {
-                    // The second pair finds the rows in the first-level cache.
-                    dot4::<L, E, 2>(w, k, x, out, stride, true);
-                    dot4::<L, E, 2>(w, k, x.add(2 * k), out.map(|p| p.add(2 * stride)), stride, false);
-                }
-            }
+            in_groups!(n, |t, T| {
+                let (x, out) = (x.add(t * k), out.map(|p| p.add(t * stride + row)));
+                dot4::<L, E, T>(w, k, x, out, stride, t == 0);
+            });
         }
     }
 }
@@ -90,7 +83,7 @@ unsafe fn dot4<L: Lanes, E: Element, const T: usize>(
             let count = LANES.min(k - i);
             for s in 0..4 {
                 let p = w[s].add(i * size);
-                let ws = if count == LANES { E::load::<L>(p) } else { E::load_tail::<L>(p, count) };
+                let ws = load_elements::<L, E>(p, count);
                 for t in 0..T {
                     acc[t][s] = ws.fma(load_some(x.add(t * k + i), count), acc[t][s]);
                 }
@@ -105,176 +98,100 @@ unsafe fn dot4<L: Lanes, E: Element, const T: usize>(
     }
 }
 
-/// Spreads `k` f32 at `src` over lane blocks: block b of eight goes to `dst + b · stride`, the last padded with 0.
+/// Spreads `k` elements at `src` over lane blocks: block b of eight goes to `dst + b · stride`, the last padded with 0.
 ///
 /// # Safety
-/// `src` has `k` f32; `dst` has room for every block.
+/// `src` has `k` elements of `E`; `dst` has room for every block.
 #[inline(always)]
-pub unsafe fn pack<L: Lanes>(src: *const f32, k: usize, dst: *mut f32, stride: usize) {
-    // SAFETY: block b reads elements below k.
-    unsafe { blocks(k, |i, count| load_some::<L>(src.add(i), count).store(dst.add(i / LANES * stride))) }
+pub unsafe fn pack<L: Lanes, E: Element>(src: *const u8, k: usize, dst: *mut f32, stride: usize) {
+    let size = E::DTYPE.size();
+    let blocks = k / LANES;
+    // SAFETY: block b < k / 8 reads elements below k; the tail reads the rest.
+    unsafe {
+        for b in 0..blocks {
+            E::load::<L>(src.add(b * LANES * size)).store(dst.add(b * stride));
+        }
+        let tail = k % LANES;
+        if tail > 0 {
+            E::load_tail::<L>(src.add(blocks * LANES * size), tail).store(dst.add(blocks * stride));
+        }
+    }
 }
 
-/// Memory to be brought near while a tile is computed: `lines` cache lines from `at` on for every [`UNROLLED_BLOCKS`].
+/// Memory to be brought near while a tile is computed: `step` bytes from `at` on for every [`UNROLLED_BLOCKS`].
 #[derive(Clone, Copy)]
 pub struct Ahead {
     /// Any address will do.
     pub at: *const u8,
-    /// Cache lines; 0 or a few.
-    pub lines: usize,
+    /// Bytes; 0 or a few.
+    pub step: usize,
 }
 
-/// What a tile multiplies: [`TILE_ROWS`] weight rows and up to [`TILE_TOKENS`](super::TILE_TOKENS) tokens over a block of k.
-#[derive(Clone, Copy)]
-pub struct Operands {
-    /// The rows' elements of the block; [`tile`] looks at the first pointer only, where [`tile_stored`] kept them.
-    pub w: [*const u8; TILE_ROWS],
-    /// Elements of k.
-    pub k: usize,
-    /// `[lane blocks][tokens][8]`, the last padded with zeros.
-    pub x: *const f32,
-    /// How many tokens.
-    pub tokens: usize,
-}
-
-/// Where a tile's results are.
-#[derive(Clone, Copy)]
-pub struct Results {
-    /// The partial lanes `[tokens][rows][8]`, which start at zero if `first` and are kept unless `last`.
-    pub lanes: *mut f32,
-    /// Whether this is the first block of k, and whether it is the last.
-    pub ends: (bool, bool),
-    /// `out[t · stride + r]` receives the sums after the last block.
-    pub out: *mut f32,
-    /// f32 from token to token.
-    pub stride: usize,
-}
-
-/// A tile of rows as they are stored. Leaves them at `keep` as f32, `[lane blocks][TILE_ROWS][8]`, for the [`tile`]s of the
-/// same rows with other tokens.
+/// A tile of [`TILE_ROWS`] weight rows × [`TILE_TOKENS`] tokens over `blocks` lane blocks of k.
+/// `w` is `[blocks][TILE_ROWS][8]`, `x` is `[blocks][TILE_TOKENS][8]`; the partial lanes `acc`, `[tokens][rows][8]`, start at
+/// zero if `first` and are kept unless `last`, where `out[t · stride + r]` receives the sums.
 ///
 /// # Safety
 /// All arrays have these sizes.
 #[inline(always)]
-pub unsafe fn tile_stored<L: Lanes, E: Element>(from: Operands, keep: *mut f32, to: Results, ahead: Ahead) {
-    // SAFETY: as this function.
-    unsafe {
-        match from.tokens {
-            1 => multiply::<L, E, 1, true>(from, keep, to, ahead),
-            2 => multiply::<L, E, 2, true>(from, keep, to, ahead),
-            _ => multiply::<L, E, 3, true>(from, keep, to, ahead),
-        }
-    }
-}
-
-/// A tile of rows that [`tile_stored`] kept.
-///
-/// # Safety
-/// As there.
-#[inline(always)]
-pub unsafe fn tile<L: Lanes>(from: Operands, to: Results, ahead: Ahead) {
-    // SAFETY: as this function.
-    unsafe {
-        match from.tokens {
-            1 => multiply::<L, F32, 1, false>(from, std::ptr::null_mut(), to, ahead),
-            2 => multiply::<L, F32, 2, false>(from, std::ptr::null_mut(), to, ahead),
-            _ => multiply::<L, F32, 3, false>(from, std::ptr::null_mut(), to, ahead),
-        }
-    }
-}
-
-/// A tile of `T` tokens; the rows are kept if `KEEP`.
-///
-/// # Safety
-/// As [`tile_stored`].
-#[inline(always)]
-unsafe fn multiply<L: Lanes, E: Element, const T: usize, const KEEP: bool>(
-    from: Operands,
-    mut keep: *mut f32,
-    to: Results,
+#[expect(clippy::too_many_arguments, reason = "plain numbers for a function pointer")]
+pub unsafe fn tile<L: Lanes>(
+    w: *const f32,
+    x: *const f32,
+    blocks: usize,
+    acc: *mut f32,
+    (first, last): (bool, bool),
+    out: *mut f32,
+    stride: usize,
     ahead: Ahead,
 ) {
-    const LANES_KEPT: usize = TILE_ROWS * LANES;
-    let step = if KEEP { LANES * E::DTYPE.size() } else { LANES_KEPT * size_of::<f32>() };
     // SAFETY: indices follow the layouts that the caller vouches for; prefetch takes any address.
     unsafe {
-        let mut c = [[L::splat(0.0); TILE_ROWS]; T];
-        if !to.ends.0 {
+        let mut c = [[L::splat(0.0); TILE_ROWS]; TILE_TOKENS];
+        if !first {
             for (t, c) in c.iter_mut().enumerate() {
                 for (r, c) in c.iter_mut().enumerate() {
-                    *c = L::load(to.lanes.add((t * TILE_ROWS + r) * LANES));
+                    *c = L::load(acc.add((t * TILE_ROWS + r) * LANES));
                 }
             }
         }
         // Unrolled: where a neighbour shares the core, instructions are what is scarce.
-        let whole = from.k / LANES;
-        let unrolled = whole / UNROLLED_BLOCKS * UNROLLED_BLOCKS;
-        let (mut x, mut at, mut near) = (from.x, 0, ahead.at);
-        for _ in (0..unrolled).step_by(UNROLLED_BLOCKS) {
-            for _ in 0..ahead.lines {
-                L::prefetch(near);
-                near = near.wrapping_add(CACHE_LINE);
-            }
-            for _ in 0..UNROLLED_BLOCKS {
-                multiply_block::<L, E, T, KEEP>(&mut c, from.w, at, x, keep);
-                (x, at) = (x.add(T * LANES), at + step);
-                keep = keep.wrapping_add(LANES_KEPT);
+        let whole = blocks / UNROLLED_BLOCKS * UNROLLED_BLOCKS;
+        let mut near = ahead.at;
+        for b in (0..whole).step_by(UNROLLED_BLOCKS) {
+            L::prefetch(near);
+            near = near.wrapping_add(ahead.step);
+            for i in b..b + UNROLLED_BLOCKS {
+                tile_block(&mut c, w.add(i * TILE_ROWS * LANES), x.add(i * TILE_TOKENS * LANES));
             }
         }
-        for _ in unrolled..whole {
-            multiply_block::<L, E, T, KEEP>(&mut c, from.w, at, x, keep);
-            (x, at) = (x.add(T * LANES), at + step);
-            keep = keep.wrapping_add(LANES_KEPT);
-        }
-        let tail = from.k % LANES;
-        if tail > 0 {
-            for r in 0..TILE_ROWS {
-                let w = E::load_tail::<L>(from.w[r].add(at), tail);
-                if KEEP {
-                    w.store(keep.add(r * LANES));
-                }
-                for t in 0..T {
-                    c[t][r] = w.fma(L::load(x.add(t * LANES)), c[t][r]);
-                }
-            }
+        for i in whole..blocks {
+            tile_block(&mut c, w.add(i * TILE_ROWS * LANES), x.add(i * TILE_TOKENS * LANES));
         }
         for (t, c) in c.into_iter().enumerate() {
-            if to.ends.1 {
-                to.out.add(t * to.stride).cast::<[f32; TILE_ROWS]>().write_unaligned(L::sum4(c));
+            if last {
+                out.add(t * stride).cast::<[f32; TILE_ROWS]>().write(L::sum4(c));
             } else {
                 for (r, c) in c.into_iter().enumerate() {
-                    c.store(to.lanes.add((t * TILE_ROWS + r) * LANES));
+                    c.store(acc.add((t * TILE_ROWS + r) * LANES));
                 }
             }
         }
     }
 }
 
-/// One lane block of a tile. (A closure would not be compiled with the tier's CPU features.)
+/// One lane block of a [`tile`]. (A closure would not be compiled with the tier's CPU features.)
 ///
 /// # Safety
-/// As [`tile_stored`]; the block is `at` bytes into the rows.
+/// As [`tile`].
 #[inline(always)]
-unsafe fn multiply_block<L: Lanes, E: Element, const T: usize, const KEEP: bool>(
-    c: &mut [[L; TILE_ROWS]; T],
-    w: [*const u8; TILE_ROWS],
-    at: usize,
-    x: *const f32,
-    keep: *mut f32,
-) {
-    // SAFETY: as this function.
+unsafe fn tile_block<L: Lanes>(c: &mut [[L; TILE_ROWS]; TILE_TOKENS], w: *const f32, x: *const f32) {
+    // SAFETY: `w` has TILE_ROWS and `x` TILE_TOKENS times eight f32.
     unsafe {
-        let xs: [L; T] = std::array::from_fn(|t| L::load(x.add(t * LANES)));
+        let xs: [L; TILE_TOKENS] = [L::load(x), L::load(x.add(LANES)), L::load(x.add(2 * LANES))];
         for r in 0..TILE_ROWS {
-            let ws = if KEEP {
-                E::load::<L>(w[r].add(at))
-            } else {
-                E::load::<L>(w[0].add(at + r * LANES * size_of::<f32>()))
-            };
-            if KEEP {
-                ws.store(keep.add(r * LANES));
-            }
-            for t in 0..T {
+            let ws = L::load(w.add(r * LANES));
+            for t in 0..TILE_TOKENS {
                 c[t][r] = ws.fma(xs[t], c[t][r]);
             }
         }
@@ -306,7 +223,15 @@ fn blocks(n: usize, mut body: impl FnMut(usize, usize)) {
 #[inline(always)]
 unsafe fn load_some<L: Lanes>(p: *const f32, count: usize) -> L {
     // SAFETY: as this function.
-    unsafe { if count == LANES { L::load(p) } else { F32::load_tail(p.cast(), count) } }
+    unsafe { load_elements::<L, F32>(p.cast(), count) }
+}
+
+/// # Safety
+/// `p` has `count` ≤ 8 elements of `E`.
+#[inline(always)]
+unsafe fn load_elements<L: Lanes, E: Element>(p: *const u8, count: usize) -> L {
+    // SAFETY: as this function.
+    unsafe { if count == LANES { E::load(p) } else { E::load_tail(p, count) } }
 }
 
 /// # Safety
@@ -371,7 +296,7 @@ pub unsafe fn widen<L: Lanes, E: Element>(src: *const u8, n: usize, dst: *mut f3
     unsafe {
         blocks(n, |i, count| {
             let p = src.add(i * E::DTYPE.size());
-            let v: L = if count == LANES { E::load(p) } else { E::load_tail(p, count) };
+            let v = load_elements::<L, E>(p, count);
             store_some(v, dst.add(i), count);
         });
     }

@@ -21,15 +21,15 @@ mod x86;
 
 use crate::tensor::{AlignedBuffer, DType};
 use attention::{STATE_EXTRA, Tile};
-use float::{Ahead, CACHE_LINE, Operands, Results, UNROLLED_BLOCKS};
+use float::{Ahead, UNROLLED_BLOCKS};
 pub use lanes::LANES;
 use std::ops::Range;
 
 /// Most tokens of [`Kernels::gemv`].
-pub const FEW_TOKENS: usize = 4;
+pub const FEW_TOKENS: usize = 8;
 /// Weight rows of one register tile of the matrix product.
 pub const TILE_ROWS: usize = 4;
-/// Most tokens of one register tile.
+/// Tokens of one register tile.
 pub const TILE_TOKENS: usize = 3;
 /// Most weight rows of one matrix product: so many passes over a panel of activations while it is near.
 pub const GROUP_ROWS: usize = 32;
@@ -41,16 +41,15 @@ const CACHE_BYTES: usize = 288 * 1024;
 
 type PerType<F> = [F; DType::ALL.len()];
 type Gemv = unsafe fn([*const u8; 4], usize, (usize, usize), *const f32, [*mut f32; 4], usize);
-type StoredTile = unsafe fn(Operands, *mut f32, Results, Ahead);
+type MatrixTile = unsafe fn(*const f32, *const f32, usize, *mut f32, (bool, bool), *mut f32, usize, Ahead);
 type Attend = unsafe fn(Tile, *const f32, usize, *const usize, *mut f32);
 
 /// The kernels of one tier. Private function pointers whose safety contracts the methods check.
 pub struct Kernels {
     name: &'static str,
     gemv: PerType<Gemv>,
-    pack: unsafe fn(*const f32, usize, *mut f32, usize),
-    tile_stored: PerType<StoredTile>,
-    tile: unsafe fn(Operands, Results, Ahead),
+    pack: PerType<unsafe fn(*const u8, usize, *mut f32, usize)>,
+    tile: MatrixTile,
     rms_norm: unsafe fn(*const f32, *const f32, usize, f32, *mut f32),
     swiglu: unsafe fn(*const f32, *const f32, usize, *mut f32),
     widen: PerType<unsafe fn(*const u8, usize, *mut f32)>,
@@ -75,8 +74,7 @@ macro_rules! tier {
             $crate::kernels::Kernels {
                 name: $name,
                 gemv: [gemv::<F32>, gemv::<F16>, gemv::<BF16>],
-                pack,
-                tile_stored: [tile_stored::<F32>, tile_stored::<F16>, tile_stored::<BF16>],
+                pack: [pack::<F32>, pack::<F16>, pack::<BF16>],
                 tile,
                 rms_norm,
                 swiglu,
@@ -90,13 +88,10 @@ macro_rules! tier {
 
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, gemv<E>(
             w: [*const u8; 4], rows: usize, size: (usize, usize), x: *const f32, out: [*mut f32; 4], stride: usize));
-        $crate::kernels::tier!(@fn [$($feature),*] $L, float, pack(
-            src: *const f32, k: usize, dst: *mut f32, stride: usize));
-        $crate::kernels::tier!(@fn [$($feature),*] $L, float, tile_stored<E>(
-            from: $crate::kernels::float::Operands, keep: *mut f32, to: $crate::kernels::float::Results,
-            ahead: $crate::kernels::float::Ahead));
+        $crate::kernels::tier!(@fn [$($feature),*] $L, float, pack<E>(
+            src: *const u8, k: usize, dst: *mut f32, stride: usize));
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, tile(
-            from: $crate::kernels::float::Operands, to: $crate::kernels::float::Results,
+            w: *const f32, x: *const f32, blocks: usize, acc: *mut f32, ends: (bool, bool), out: *mut f32, stride: usize,
             ahead: $crate::kernels::float::Ahead));
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, rms_norm(
             x: *const f32, weight: *const f32, n: usize, eps: f32, out: *mut f32));
@@ -152,16 +147,7 @@ pub fn k_blocks(k: usize) -> impl Iterator<Item = Range<usize>> + Clone {
 
 /// f32 that `n` packed tokens of width `k` take.
 pub fn packed_len(n: usize, k: usize) -> usize {
-    n * k.next_multiple_of(LANES)
-}
-
-/// How the matrix product cuts `n` tokens into tiles: threes, and at the end twos where a single one would be left, since a
-/// tile of one leaves registers idle.
-pub fn token_groups(n: usize) -> impl ExactSizeIterator<Item = Range<usize>> + Clone {
-    let count = n.div_ceil(TILE_TOKENS);
-    let last = if n % TILE_TOKENS == 1 { n.saturating_sub(2) } else { n };
-    let start = move |group: usize| (group * TILE_TOKENS).min(if group == count { n } else { last });
-    (0..count).map(move |group| start(group)..start(group + 1))
+    n.next_multiple_of(TILE_TOKENS) * k.next_multiple_of(LANES)
 }
 
 /// One thread's buffers for [`Kernels::gemm_group`].
@@ -226,92 +212,89 @@ impl Kernels {
         }
     }
 
-    /// Packs a group of tokens for [`gemm_group`](Self::gemm_group): `x` is `[tokens][k]`, up to [`TILE_TOKENS`] of them; the
-    /// elements `block` of each row go to `dst`, `[block / 8][tokens][8]`.
+    /// Packs up to [`TILE_TOKENS`] rows of activations for [`gemm_group`](Self::gemm_group): `x` is `[rows][k]`; the
+    /// elements `block` of each row go to `dst`, `[block / 8][TILE_TOKENS][8]`, absent rows as zeros.
     pub fn pack_tokens(&self, x: &[f32], k: usize, block: Range<usize>, dst: &mut [f32]) {
-        let tokens = x.len() / k;
-        assert!(x.len() == tokens * k && (1..=TILE_TOKENS).contains(&tokens) && block.end <= k, "pack_tokens: x");
-        assert_eq!(dst.len(), packed_len(tokens, block.len()), "pack_tokens: dst");
+        assert!(x.len().is_multiple_of(k) && x.len() / k <= TILE_TOKENS && block.end <= k, "pack_tokens: x");
+        assert_eq!(dst.len(), TILE_TOKENS * block.len().next_multiple_of(LANES), "pack_tokens: dst");
+        if x.len() < TILE_TOKENS * k {
+            dst.fill(0.0);
+        }
         for (t, row) in x.chunks_exact(k).enumerate() {
             let row = &row[block.clone()];
-            // SAFETY: token t's lane block b lies at (b · tokens + t) · 8 < dst.len().
+            // SAFETY: token t's blocks lie at t·8 + b·24 < dst.len(), with b < block.len() / 8 rounded up.
             unsafe {
                 let dst = dst.as_mut_ptr().add(t * LANES);
-                (self.pack)(row.as_ptr(), row.len(), dst, tokens * LANES);
+                (self.pack[DType::F32 as usize])(row.as_ptr().cast(), row.len(), dst, TILE_TOKENS * LANES);
             }
         }
     }
 
-    /// The matrix product of a group of rows with many tokens: `out[t][r] = w[r] · x[t]`, `out` being `[n][GROUP_ROWS]`. `w` has
-    /// up to [`GROUP_ROWS`] rows of `k` elements. `packed` holds, for each of [`k_blocks`], the [`token_groups`] one behind the
-    /// other as [`pack_tokens`](Self::pack_tokens) writes them.
+    /// The matrix product of a group of rows with many tokens: `out[t][r] = rows[r] · x[t]`, `out` being
+    /// `[n][GROUP_ROWS]` with n rounded up to [`TILE_TOKENS`]. `rows` has at most [`GROUP_ROWS`] rows of `k` elements.
+    /// `packed` holds, for each of [`k_blocks`], `[n / 3][block / 8][3][8]` as [`pack_tokens`](Self::pack_tokens) writes it.
     pub fn gemm_group(
         &self,
         dtype: DType,
-        w: &[u8],
+        rows: &[&[u8]],
         k: usize,
         packed: &[f32],
         scratch: &mut GemmScratch,
         out: &mut [f32],
     ) {
+        let triples = packed.len() / (TILE_TOKENS * k.next_multiple_of(LANES));
+        assert_eq!(packed.len(), packed_len(triples * TILE_TOKENS, k), "gemm_group: packed");
+        assert_eq!(out.len(), triples * TILE_TOKENS * GROUP_ROWS, "gemm_group: out");
+        assert!(rows.len() <= GROUP_ROWS, "gemm_group: rows");
+        assert!(rows.iter().all(|row| row.len() == k * dtype.size()), "gemm_group: row length");
         const TILE: usize = TILE_ROWS * TILE_TOKENS * LANES;
         const QUADS: usize = GROUP_ROWS / TILE_ROWS;
-        const TOGETHER: usize = 2; // quads that share the loads of a group of tokens from the second-level cache
-        let (n, stride, size) = (packed.len() / k.next_multiple_of(LANES), k * dtype.size(), dtype.size());
-        let rows = w.len() / stride;
-        assert!(n > 0 && packed.len() == packed_len(n, k), "gemm_group: packed");
-        assert_eq!(out.len(), n * GROUP_ROWS, "gemm_group: out");
-        assert!((1..=GROUP_ROWS).contains(&rows) && w.len() == rows * stride, "gemm_group: w");
+        const TOGETHER: usize = 2; // quads that share the loads of a triple from the second-level cache
         let longest = k_blocks(k).next().map_or(0, |b| b.len().next_multiple_of(LANES));
-        // A panel is so many groups that their activations, and the lanes kept between blocks of k, stay near.
+        let quad_len = longest * TILE_ROWS;
+        // A panel is so many triples that their activations, and the lanes kept between blocks of k, stay near.
         let kept = if longest < k { QUADS * TILE } else { 0 };
         let most = (CACHE_BYTES / (4 * (TILE_TOKENS * longest + kept))).max(1);
-        let groups = token_groups(n);
-        let panel = groups.len().div_ceil(groups.len().div_ceil(most));
-        let weights = scratch.weights.grown(TOGETHER * longest * TILE_ROWS);
+        let panel = triples.div_ceil(triples.div_ceil(most).max(1)).max(1);
+        let weights = scratch.weights.grown(TOGETHER * quad_len);
         let lanes = scratch.lanes.grown(panel * QUADS * TILE);
-        for first in (0..groups.len()).step_by(panel) {
-            let panel_groups = groups.clone().skip(first).take(panel);
+        let stride = k * dtype.size();
+        for first in (0..triples).step_by(panel) {
+            let end = triples.min(first + panel);
             for block in k_blocks(k) {
-                let width = block.len().next_multiple_of(LANES);
-                let bytes = block.len() * size;
-                for pair in (0..rows).step_by(TOGETHER * TILE_ROWS) {
-                    let pair_rows = (rows - pair).min(TOGETHER * TILE_ROWS);
-                    let quads = pair_rows.div_ceil(TILE_ROWS);
+                let blocks = block.len().div_ceil(LANES);
+                let ends = (block.start == 0, block.end == k);
+                let bytes = block.start * dtype.size()..block.end * dtype.size();
+                let x = &packed[block.start * TILE_TOKENS * triples..];
+                for (pair, rows) in rows.chunks(TOGETHER * TILE_ROWS).enumerate() {
+                    // These rows fit the first-level cache beside a triple of tokens.
+                    for (r, row) in rows.iter().enumerate() {
+                        let src = &row[bytes.clone()];
+                        let at = r / TILE_ROWS * quad_len + r % TILE_ROWS * LANES;
+                        // SAFETY: block b < longest / 8 of row r lies at `at + b·32` < TOGETHER · quad_len.
+                        unsafe {
+                            let dst = weights.as_mut_ptr().add(at);
+                            (self.pack[dtype as usize])(src.as_ptr(), block.len(), dst, TILE_ROWS * LANES);
+                        }
+                    }
                     // Meanwhile the next rows, which mostly lie right behind, come near, a part with each tile.
-                    let part = (pair_rows * bytes).div_ceil(panel_groups.len() * quads);
-                    let next = w.as_ptr().wrapping_add((pair + pair_rows) * stride + block.start * size);
-                    for (g, tokens) in panel_groups.clone().enumerate() {
-                        let x = &packed[block.start * n + tokens.start * width..][..tokens.len() * width];
+                    let quads = rows.len().div_ceil(TILE_ROWS);
+                    let part = (rows.len() * bytes.len()).div_ceil((end - first) * quads);
+                    let next = rows[0].as_ptr().wrapping_add(rows.len() * stride + bytes.start);
+                    for t in first..end {
+                        let x = &x[t * blocks * TILE_TOKENS * LANES..(t + 1) * blocks * TILE_TOKENS * LANES];
                         for q in 0..quads {
-                            let at = (g * quads + q) * part;
-                            let ahead = Ahead {
-                                at: next.wrapping_add(at / bytes * stride + at % bytes),
-                                lines: part.div_ceil((width / LANES / UNROLLED_BLOCKS).max(1) * CACHE_LINE),
-                            };
-                            let quad = pair / TILE_ROWS + q;
-                            // SAFETY: row(r) < rows; the quad's weights have `width` f32 of four rows; x has `width` of
-                            // each token; lanes has a TILE for each of panel × QUADS; out has GROUP_ROWS of each token.
+                            let at = ((t - first) * quads + q) * part;
+                            let at = next.wrapping_add(at / bytes.len() * stride + at % bytes.len());
+                            let ahead = Ahead { at, step: part.div_ceil((blocks / UNROLLED_BLOCKS).max(1)) };
+                            let quad = pair * TOGETHER + q;
+                            // SAFETY: the quad's weights and this triple have `blocks` blocks; lanes has a TILE for
+                            // each of panel × QUADS; out has three rows of GROUP_ROWS for each triple.
                             unsafe {
-                                let row = |r: usize| (quad * TILE_ROWS + r).min(rows - 1); // the last again where none is
-                                let keep = weights.as_mut_ptr().add(q * longest * TILE_ROWS);
-                                let to = Results {
-                                    lanes: lanes.as_mut_ptr().add((g * QUADS + quad) * TILE),
-                                    ends: (block.start == 0, block.end == k),
-                                    out: out.as_mut_ptr().add(tokens.start * GROUP_ROWS + quad * TILE_ROWS),
-                                    stride: GROUP_ROWS,
-                                };
-                                let (x, tokens) = (x.as_ptr(), tokens.len());
-                                if g == 0 {
-                                    let w =
-                                        std::array::from_fn(|r| w.as_ptr().add(row(r) * stride + block.start * size));
-                                    let from = Operands { w, k: block.len(), x, tokens };
-                                    (self.tile_stored[dtype as usize])(from, keep, to, ahead);
-                                } else {
-                                    let w = [keep.cast_const().cast(); TILE_ROWS];
-                                    let from = Operands { w, k: width, x, tokens };
-                                    (self.tile)(from, to, ahead);
-                                }
+                                let w = weights.as_ptr().add(q * quad_len);
+                                let acc = lanes.as_mut_ptr().add(((t - first) * QUADS + quad) * TILE);
+                                let out = out.as_mut_ptr().add(t * TILE_TOKENS * GROUP_ROWS + quad * TILE_ROWS);
+                                (self.tile)(w, x.as_ptr(), blocks, acc, ends, out, GROUP_ROWS, ahead);
                             }
                         }
                     }

@@ -3,7 +3,7 @@
 use super::{Exec, add_row};
 use crate::checkpoint::Tensor;
 use crate::error::Result;
-use crate::kernels::{FEW_TOKENS, GROUP_ROWS, GemmScratch, TILE_ROWS, TILE_TOKENS, k_blocks, packed_len, token_groups};
+use crate::kernels::{FEW_TOKENS, GROUP_ROWS, GemmScratch, TILE_ROWS, TILE_TOKENS, k_blocks, packed_len};
 use crate::tensor::AlignedBuffer;
 use std::ops::Range;
 
@@ -136,25 +136,18 @@ impl Linear {
     /// The activations as the tile kernel reads them.
     fn pack<'p>(&self, exec: &Exec<'_>, x: &[f32], packed: &'p mut AlignedBuffer<f32>) -> &'p [f32] {
         let (k, n) = (self.inputs, x.len() / self.inputs);
-        // Groups of as many tokens are rows of a matrix, shared by the team; of others there are two at most.
-        let whole = token_groups(n).take_while(|group| group.len() == TILE_TOKENS).count();
+        let triples = n.div_ceil(TILE_TOKENS);
         let packed = packed.grown(packed_len(n, k));
         let mut rest = &mut *packed;
         for cut in k_blocks(k) {
             let width = packed_len(1, cut.len());
-            let (now, later) = rest.split_at_mut(n * width);
-            let (threes, mut others) = now.split_at_mut(whole * TILE_TOKENS * width);
-            exec.team.rows(threes, TILE_TOKENS * width, |_, mut block| {
-                for g in block.rows() {
-                    let tokens = &x[g * TILE_TOKENS * k..(g + 1) * TILE_TOKENS * k];
-                    exec.kernels.pack_tokens(tokens, k, cut.clone(), block.row(g));
+            let (now, later) = rest.split_at_mut(triples * width);
+            exec.team.rows(now, width, |_, mut block| {
+                for t in block.rows() {
+                    let tokens = &x[t * TILE_TOKENS * k..n.min((t + 1) * TILE_TOKENS) * k];
+                    exec.kernels.pack_tokens(tokens, k, cut.clone(), block.row(t));
                 }
             });
-            for group in token_groups(n).skip(whole) {
-                let (now, after) = others.split_at_mut(group.len() * width);
-                exec.kernels.pack_tokens(&x[group.start * k..group.end * k], k, cut.clone(), now);
-                others = after;
-            }
             rest = later;
         }
         packed
@@ -190,7 +183,7 @@ impl Input<'_> {
     fn products_len(self, rows: usize) -> usize {
         match self {
             Input::Few { n, .. } => n * rows,
-            Input::Many { n, .. } => n * GROUP_ROWS,
+            Input::Many { n, .. } => n.next_multiple_of(TILE_TOKENS) * GROUP_ROWS,
         }
     }
 
@@ -208,7 +201,9 @@ impl Input<'_> {
         match self {
             Input::Few { x, k, .. } => exec.kernels.gemv(part.dtype(), bytes, k, x, products),
             Input::Many { packed, k, .. } => {
-                exec.kernels.gemm_group(part.dtype(), bytes, k, packed, scratch, products);
+                let mut rows = [&[][..]; GROUP_ROWS];
+                rows.iter_mut().zip(bytes.chunks_exact(stride)).for_each(|(to, row)| *to = row);
+                exec.kernels.gemm_group(part.dtype(), &rows[..group.len()], k, packed, scratch, products);
             }
         }
     }

@@ -3,15 +3,13 @@
 use super::pass::{self, Part, Want};
 use super::{Session, Step};
 use crate::error::Result;
+use crate::kernels::FEW_TOKENS;
 use crate::model::Model;
 use crate::sampler::Sampler;
 
 /// Prompt tokens evaluated in one step beside sessions that are decoding, unless told otherwise: a step of eight sessions
 /// then takes about twice as long as without them.
 const DEFAULT_PROMPT_TOKENS: usize = 12;
-
-/// Rows of a step up to which drafts are added: they cost little while the step is bound by reading the weights.
-const MOST_DRAFT_ROWS: usize = 8;
 
 /// A session's turn in a batch, with its sampler (`None` = greedy).
 #[derive(Debug)]
@@ -63,7 +61,8 @@ pub fn decode_batch(model: &Model, turns: Vec<Turn<'_>>) -> Result<Vec<Result<Pr
         0 => share(DEFAULT_PROMPT_TOKENS, prompts, |part| model.decoder().token_cost(part.session.evaluated)),
         tokens => share(tokens, prompts, |_| 1.0),
     }
-    let mut room = if prompts.is_empty() { MOST_DRAFT_ROWS.saturating_sub(decoding.len()) } else { 0 };
+    // Drafts cost little while the weights are read once for few tokens.
+    let mut room = if prompts.is_empty() { FEW_TOKENS.saturating_sub(decoding.len()) } else { 0 };
     for part in decoding {
         part.draft(room);
         room -= part.drafts;

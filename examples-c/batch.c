@@ -141,7 +141,7 @@ static void take_text(struct prompt *p, rie_token token, rie_error *error) {
 /* Gives the prompt a session with its tokens queued. A prompt that does not work is reported and left out. */
 static void start(struct prompt *p, size_t index, const struct settings *s, const rie_model *model, rie_error *error) {
     rie_options *options = rie_options_new();
-    check(rie_options_set_float(options, RIE_OPT_TEMPERATURE, s->temperature, error), "--temp", error);
+    set_float(options, RIE_OPT_TEMPERATURE, "--temp", s->temperature, error);
     set_int(options, RIE_OPT_SEED, "--seed", s->seed + (int64_t)index, error);
     check(rie_sampler_new(options, &p->sampler, error), "making a sampler", error);
     rie_free(options);

@@ -248,20 +248,6 @@ static double time_decode(struct bench *b) {
     return (double)(b->s.decode * b->s.batch) / (now() - start);
 }
 
-static int ascending(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(const double *samples, size_t count) {
-    double *sorted = allocate(count * sizeof *sorted);
-    memcpy(sorted, samples, count * sizeof *sorted);
-    qsort(sorted, count, sizeof *sorted, ascending);
-    const double middle = (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
-    free(sorted);
-    return middle;
-}
-
 /* Runs all tests and measures the limits in turn, `repetitions` times after a round that does not count. */
 static void measure(struct bench *b, struct result *results, size_t count) {
     const size_t repetitions = (size_t)b->s.repetitions;

@@ -350,8 +350,8 @@ int main(int argc, char **argv) {
     c.error = rie_error_new();
     rie_options *options = rie_options_new();
     set_int(options, RIE_OPT_THREADS, "--threads", threads, c.error);
-    check(rie_options_set_float(options, RIE_OPT_TEMPERATURE, temperature, c.error), "--temp", c.error);
-    check(rie_options_set_float(options, RIE_OPT_TOP_P, top_p, c.error), "--top-p", c.error);
+    set_float(options, RIE_OPT_TEMPERATURE, "--temp", temperature, c.error);
+    set_float(options, RIE_OPT_TOP_P, "--top-p", top_p, c.error);
     if (seed != NULL) {
         set_int(options, RIE_OPT_SEED, "--seed", parse_int("--seed", seed), c.error);
     }

@@ -148,6 +148,37 @@ void set_int(rie_options *options, int32_t key, const char *what, int64_t value,
     check(rie_options_set_int(options, key, value, error), what, error);
 }
 
+void set_float(rie_options *options, int32_t key, const char *what, double value, rie_error *error) {
+    check(rie_options_set_float(options, key, value, error), what, error);
+}
+
+static int ascending(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double *sorted(const double *samples, size_t count) {
+    double *copy = allocate(count * sizeof *copy);
+    memcpy(copy, samples, count * sizeof *copy);
+    qsort(copy, count, sizeof *copy, ascending);
+    return copy;
+}
+
+double median(const double *samples, size_t count) {
+    double *in_order = sorted(samples, count);
+    const double middle = (in_order[(count - 1) / 2] + in_order[count / 2]) / 2;
+    free(in_order);
+    return middle;
+}
+
+double percentile(const double *samples, size_t count, size_t percent) {
+    double *in_order = sorted(samples, count);
+    const size_t at = count * percent / 100;
+    const double value = in_order[at < count ? at : count - 1];
+    free(in_order);
+    return value;
+}
+
 int64_t get_int(const void *handle, int32_t key, rie_error *error) {
     int64_t value = 0;
     check(rie_get_int(handle, key, &value, error), "asking the library", error);

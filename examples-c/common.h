@@ -43,11 +43,16 @@ char *get_text(const void *handle, int32_t key, size_t *length, rie_error *error
 /* rie_inspect's description of a model, JSON: NUL-terminated, to be freed. `options` may be NULL. */
 char *inspect_model(const char *path, const rie_options *options, size_t *length, rie_error *error);
 
-/* rie_options_set_int, where failing is an error that names `what`. */
+/* rie_options_set_int and _set_float, where failing is an error that names `what`. */
 void set_int(rie_options *options, int32_t key, const char *what, int64_t value, rie_error *error);
+void set_float(rie_options *options, int32_t key, const char *what, double value, rie_error *error);
 
 /* rie_get_int, where failing is an error. */
 int64_t get_int(const void *handle, int32_t key, rie_error *error);
+
+/* The median of the samples, and the one that `percent` of 100 do not exceed. */
+double median(const double *samples, size_t count);
+double percentile(const double *samples, size_t count, size_t percent);
 
 /* Seconds on a clock that never jumps. */
 double now(void);

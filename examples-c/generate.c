@@ -83,10 +83,6 @@ static struct settings read_settings(int argc, char **argv) {
 
 /* ---- Load, tokenize, prefill, decode ---- */
 
-static void set_float(rie_options *options, int32_t key, const char *what, double value, rie_error *error) {
-    check(rie_options_set_float(options, key, value, error), what, error);
-}
-
 static rie_model *load(const struct settings *s, rie_error *error) {
     rie_options *options = rie_options_new();
     set_int(options, RIE_OPT_THREADS, "--threads", s->threads, error);

@@ -50,16 +50,6 @@ static double step(rie_session *session, rie_sampler *sampler, rie_error *error)
     return now() - start;
 }
 
-static int ascending(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *samples, size_t count) {
-    qsort(samples, count, sizeof *samples, ascending);
-    return (samples[(count - 1) / 2] + samples[count / 2]) / 2;
-}
-
 /* Bytes of memory in use, 0 where the system does not say. */
 static double resident(void) {
     FILE *file = fopen("/proc/self/statm", "r");
@@ -153,8 +143,8 @@ static void stalls(const rie_model *model, double *typical, double *rare, double
     }
     const double usual = median(normal, STEPS);
     *typical = median(fed, count) / usual;
-    *rare = fed[count * 99 / 100] / usual;
-    *longest = fed[count - 1] / usual;
+    *rare = percentile(fed, count, 99) / usual;
+    *longest = percentile(fed, count, 100) / usual;
     for (int i = 0; i <= OTHERS; i++) {
         rie_free(sessions[i]);
     }

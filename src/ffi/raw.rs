@@ -144,8 +144,7 @@ impl<T: Copy> SizedBuffer<T> {
 
     /// Copies `data` in if it fits, and reports its length in any case.
     pub fn fill(&self, data: &[T]) -> Result<()> {
-        self.expect(data.len())?;
-        self.buffer.fill(data)
+        self.fill_parts(&[data])
     }
 
     /// Reports the length `n`; an error if so many elements do not fit.

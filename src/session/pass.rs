@@ -3,7 +3,7 @@
 use super::{Session, Step};
 use crate::bail;
 use crate::error::Result;
-use crate::model::{Model, Operator, Pass, Profile, Workspace};
+use crate::model::{Decoder, Model, Operator, Pass, Profile, Tap, Workspace};
 use crate::ops::{Exec, Sequence};
 use crate::sampler::Sampler;
 use std::ops::Range;
@@ -138,89 +138,87 @@ pub(super) fn run(model: &Model, parts: &mut [Part<'_>]) -> Result<()> {
         return Ok(());
     }
     let mut profile = Profile::new(parts.iter().any(|part| part.session.profile.enabled()));
-    model.step(|exec, workspace| {
+    // Intermediate tensors are for tests, which look at one session at a time.
+    let mut tap = if let [part] = &mut *parts { part.session.tap.take() } else { None };
+    let result = model.step(|exec, workspace| {
+        let mut step = Run { decoder: model.decoder(), exec, workspace, profile: &mut profile, tap: tap.as_mut() };
         if parts.iter().any(|part| part.take > 0) {
-            forward(model, exec, workspace, parts, &mut profile)?;
+            step.forward(parts)?;
         }
-        deliver(model, exec, workspace, parts, &mut profile)
-    })?;
+        step.deliver(parts)
+    });
+    if let [part] = &mut *parts {
+        part.session.tap = tap;
+    }
+    result?;
     parts.iter_mut().for_each(|part| part.session.profile.add(&profile, part.take));
     Ok(())
 }
 
-fn forward(
-    model: &Model,
-    exec: &Exec<'_>,
-    workspace: &mut Workspace,
-    parts: &mut [Part<'_>],
-    profile: &mut Profile,
-) -> Result<()> {
-    let decoder = model.decoder();
-    // Intermediate tensors are for tests, which look at one session at a time.
-    let mut tap = if let [part] = &mut *parts { part.session.tap.take() } else { None };
-    let x = {
-        let (mut one, mut many);
-        let sequences = match &mut *parts {
-            [part] => {
-                one = [part.sequence()]; // a step of one session allocates nothing
-                &mut one[..]
-            }
-            _ => {
-                many = parts.iter_mut().filter(|part| part.take > 0).map(Part::sequence).collect::<Vec<_>>();
-                &mut many[..]
-            }
-        };
-        decoder.forward(exec, workspace, Pass { sequences, profile, tap: tap.as_mut() })?
-    };
-    let mut rest = x;
-    for part in parts.iter_mut().filter(|part| part.take > 0) {
-        let (rows, later) = rest.split_at(part.rows() * decoder.hidden());
-        match check_cancelled(part.cancelled, part.session.evaluated) {
-            Ok(()) => part.commit(rows),
-            Err(error) => part.fail(error),
-        }
-        rest = later;
-    }
-    if let [part] = parts {
-        part.session.tap = tap;
-    }
-    Ok(())
+/// A pass while it runs.
+struct Run<'a> {
+    decoder: &'a Decoder,
+    exec: &'a Exec<'a>,
+    workspace: &'a mut Workspace,
+    profile: &'a mut Profile,
+    tap: Option<&'a mut Tap>,
 }
 
-fn deliver(
-    model: &Model,
-    exec: &Exec<'_>,
-    workspace: &mut Workspace,
-    parts: &mut [Part<'_>],
-    profile: &mut Profile,
-) -> Result<()> {
-    let (hidden, vocab) = (model.decoder().hidden(), model.decoder().vocab());
-    let mut wanted = 0;
-    for part in &mut *parts {
-        part.logits = wanted * vocab..(wanted + part.wanted()) * vocab;
-        wanted += part.wanted();
+impl Run<'_> {
+    /// Evaluates the parts' tokens and commits what came of them.
+    fn forward(&mut self, parts: &mut [Part<'_>]) -> Result<()> {
+        let mut rest = {
+            let (mut one, mut many);
+            let sequences = match &mut *parts {
+                [part] => {
+                    one = [part.sequence()]; // a step of one session allocates nothing
+                    &mut one[..]
+                }
+                _ => {
+                    many = parts.iter_mut().filter(|part| part.take > 0).map(Part::sequence).collect::<Vec<_>>();
+                    &mut many[..]
+                }
+            };
+            let pass = Pass { sequences, profile: &mut *self.profile, tap: self.tap.as_deref_mut() };
+            self.decoder.forward(self.exec, self.workspace, pass)?
+        };
+        for part in parts.iter_mut().filter(|part| part.take > 0) {
+            let (rows, later) = rest.split_at(part.rows() * self.decoder.hidden());
+            match check_cancelled(part.cancelled, part.session.evaluated) {
+                Ok(()) => part.commit(rows),
+                Err(error) => part.fail(error),
+            }
+            rest = later;
+        }
+        Ok(())
     }
-    let mut logits = &[][..];
-    if wanted > 0 {
-        let mut tap = if let [part] = &mut *parts { part.session.tap.take() } else { None };
-        let rows = parts.iter().filter(|part| part.wanted() > 0).flat_map(|part| {
-            let drafted = part.session.lookahead.rows().chunks_exact(hidden).take(part.drafts);
-            std::iter::once(&part.session.last[..]).chain(drafted)
+
+    /// Computes the logits that are wanted and gives each part its own.
+    fn deliver(self, parts: &mut [Part<'_>]) -> Result<()> {
+        let (hidden, vocab) = (self.decoder.hidden(), self.decoder.vocab());
+        let mut wanted = 0;
+        for part in &mut *parts {
+            part.logits = wanted * vocab..(wanted + part.wanted()) * vocab;
+            wanted += part.wanted();
+        }
+        let mut logits = &[][..];
+        if wanted > 0 {
+            let rows = parts.iter().filter(|part| part.wanted() > 0).flat_map(|part| {
+                let drafted = part.session.lookahead.rows().chunks_exact(hidden).take(part.drafts);
+                std::iter::once(&part.session.last[..]).chain(drafted)
+            });
+            logits = self.decoder.logits(self.exec, self.workspace, wanted, rows, self.profile, self.tap)?;
+        }
+        let mut clock = self.profile.clock();
+        self.exec.team_for(parts.len()).rows(parts, 1, |_, mut block| {
+            for i in block.rows() {
+                let part = &mut block.row(i)[0];
+                part.deliver(&logits[part.logits.clone()]);
+            }
         });
-        logits = model.decoder().logits(exec, workspace, wanted, rows, profile, tap.as_mut())?;
-        if let [part] = &mut *parts {
-            part.session.tap = tap;
-        }
+        clock.lap(Operator::Sampling);
+        Ok(())
     }
-    let mut clock = profile.clock();
-    exec.team_for(parts.len()).rows(parts, 1, |_, mut block| {
-        for i in block.rows() {
-            let part = &mut block.row(i)[0];
-            part.deliver(&logits[part.logits.clone()]);
-        }
-    });
-    clock.lap(Operator::Sampling);
-    Ok(())
 }
 
 /// An error if a sequence at `position` was cancelled before a layer.

@@ -15,7 +15,7 @@
 //! | … | the pages of the KV cache, of 64 positions each; what lies behind the evaluated ones is 0 |
 //! | 16 | XXH3-128 of all before |
 
-use super::{Lookahead, Session};
+use super::Session;
 use crate::error::Result;
 use crate::kernels::TILE_KEYS;
 use crate::model::Model;
@@ -83,7 +83,7 @@ impl Session {
         let kv = self.kv.restored(pages)?;
         self.generated = generated.iter().map(|&generated| generated == 1).collect();
         self.last = words(last).map(f32::from_le_bytes).collect();
-        self.lookahead = Lookahead::fork(&self.lookahead);
+        self.lookahead = self.lookahead.fork();
         self.logits.clear();
         (self.tokens, self.kv, self.evaluated) = (tokens, kv, evaluated);
         Ok(())

@@ -193,11 +193,9 @@ fn a_sequence_that_becomes_long_is_rotated_anew() {
     }
     // Pages that other sessions have computed are those of as long sequences only.
     for n in [60, 90, 50, 80] {
-        let mut sharing = Session::new(
-            model.clone(),
-            &SessionOptions { context: 256, kv_type: DType::F32, ..Default::default() },
-        )
-        .unwrap();
+        let mut sharing =
+            Session::new(model.clone(), &SessionOptions { context: 256, kv_type: DType::F32, ..Default::default() })
+                .unwrap();
         sharing.append(&all[..n]).unwrap();
         assert_eq!(bits(sharing.logits().unwrap()), alone(n), "{n} tokens, shared");
     }

@@ -111,6 +111,8 @@ fn configs(dir: &Path) -> Vec<LoadOptions> {
 #[test]
 fn every_intermediate_tensor_equals_pytorch() {
     let mut worst = (0.0f32, String::new());
+    // For each family the number of cases and the largest difference of logits.
+    let mut families: BTreeMap<String, (usize, f32)> = BTreeMap::new();
     let (mut spelled_twice, mut with_layers) = (0, 0);
     for case in cases() {
         let dir = cases_dir().join(&case);
@@ -119,7 +121,10 @@ fn every_intermediate_tensor_equals_pytorch() {
         let mut traces = Vec::new();
         for options in configs(&dir) {
             let piece = if case == AT_ONCE { PROMPT } else { 1 };
-            let seen = trace(&load(&dir, &options), &golden.ids, piece);
+            let model = load(&dir, &options);
+            let family = families.entry(model.config().model_type.clone()).or_default();
+            family.0 += usize::from(options.config.is_none());
+            let seen = trace(&model, &golden.ids, piece);
             with_layers += usize::from(golden.tensors.keys().eq(seen.keys()));
             for (name, expected) in &golden.tensors {
                 let got = seen.get(name).unwrap_or_else(|| panic!("{case}: no tensor {name}"));
@@ -130,6 +135,9 @@ fn every_intermediate_tensor_equals_pytorch() {
                 let tolerance = if name == "logits" { 5e-5 } else { 1e-5 + 1e-5 * largest };
                 let error = got.iter().zip(expected).fold(0.0f32, |m, (a, b)| m.max((a - b).abs()));
                 assert!(error <= tolerance, "{case}: {name}: off by {error}, tolerance {tolerance}");
+                if name == "logits" {
+                    family.1 = family.1.max(error);
+                }
                 if error / tolerance > worst.0 {
                     worst = (error / tolerance, format!("{case}: {name}"));
                 }
@@ -142,8 +150,11 @@ fn every_intermediate_tensor_equals_pytorch() {
         }
     }
     // Small cases that only vary the loading keep embeddings, final norm and logits alone.
-    assert!(spelled_twice >= 3 && with_layers >= 15, "{spelled_twice} {with_layers}");
+    assert!(spelled_twice >= 20 && with_layers >= 50, "{spelled_twice} {with_layers}");
     println!("closest to its tolerance: {:.2} of it, {}", worst.0, worst.1);
+    for (family, (cases, error)) in families {
+        println!("{family}: {cases} cases, logits off by at most {error:.1e}");
+    }
 }
 
 #[test]

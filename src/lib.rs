@@ -12,7 +12,7 @@
 //! | 7 | `ffi/` | the C ABI: validate, call, translate; the registry of handles |
 //! | 6 | `session/` | a session's tokens and KV pages; a pass over many; batches, speculation, saved states |
 //! | 5 | `model/`, `text/`, `sampler.rs` | load, the forward pass, families as data; tokenizer, text stream and chat templates; sampling |
-//! | 4 | `ops/` | RoPE, attention, linear layers, embedding, paged KV cache on plain slices |
+//! | 4 | `ops/` | RoPE, attention, linear layers, experts, embedding, paged KV cache on plain slices |
 //! | 3 | `checkpoint/` | model directories, SafeTensors, `config.json`, `tokenizer_config.json` |
 //! | 2 | `kernels/`, `pool.rs` | one table of kernels per instruction set; the thread team |
 //! | 1 | `tensor/` | element types, strided views, aligned scratch memory |
@@ -26,7 +26,8 @@
 //!    chunks, or on the instruction set. [`kernels`] states the order of every sum.
 //! 3. Weights are mapped, not copied, and used as stored (F32, F16, BF16).
 //!
-//! Adding an architecture touches `model/family.rs`; an instruction set, one file in `kernels/` and one line in
+//! Adding an architecture touches `model/family.rs`, and `checkpoint/defaults.rs` for what its config means where it is
+//! silent; an instruction set, one file in `kernels/` and one line in
 //! `kernels::supported()`.
 
 pub mod error;

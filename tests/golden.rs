@@ -61,16 +61,20 @@ fn session(model: &Arc<Model>, chunk: usize) -> Session {
     Session::new(model.clone(), &options).unwrap()
 }
 
-/// Evaluates `ids` and returns every intermediate tensor, with the logits after each token.
-fn trace(model: &Arc<Model>, ids: &[u32]) -> Tensors {
+/// A prompt longer than the length at which its rotary embedding changes: token by token, the first ones would have other
+/// angles. So it is evaluated at once, and there are logits after its last token only.
+const AT_ONCE: &str = "phi3_longrope_long";
+
+/// Evaluates `ids`, so many at a time, and returns every intermediate tensor, with the logits after each piece.
+fn trace(model: &Arc<Model>, ids: &[u32], piece: usize) -> Tensors {
     let seen = Arc::new(Mutex::new(Tensors::new()));
     let mut session = session(model, 0);
     let sink = seen.clone();
     session.set_tap(Some(Box::new(move |name, values| {
         sink.lock().unwrap().entry(name.to_string()).or_default().extend_from_slice(values);
     })));
-    for &id in ids {
-        session.append(&[id]).unwrap();
+    for piece in ids.chunks(piece) {
+        session.append(piece).unwrap();
         session.logits().unwrap();
     }
     std::mem::take(&mut *seen.lock().unwrap())
@@ -107,6 +111,8 @@ fn configs(dir: &Path) -> Vec<LoadOptions> {
 #[test]
 fn every_intermediate_tensor_equals_pytorch() {
     let mut worst = (0.0f32, String::new());
+    // For each family the number of cases and the largest difference of logits.
+    let mut families: BTreeMap<String, (usize, f32)> = BTreeMap::new();
     let (mut spelled_twice, mut with_layers) = (0, 0);
     for case in cases() {
         let dir = cases_dir().join(&case);
@@ -114,15 +120,24 @@ fn every_intermediate_tensor_equals_pytorch() {
         assert!(golden.ids.len() >= PROMPT, "{case}");
         let mut traces = Vec::new();
         for options in configs(&dir) {
-            let seen = trace(&load(&dir, &options), &golden.ids);
+            let piece = if case == AT_ONCE { PROMPT } else { 1 };
+            let model = load(&dir, &options);
+            let family = families.entry(model.config().model_type.clone()).or_default();
+            family.0 += usize::from(options.config.is_none());
+            let seen = trace(&model, &golden.ids, piece);
             with_layers += usize::from(golden.tensors.keys().eq(seen.keys()));
             for (name, expected) in &golden.tensors {
                 let got = seen.get(name).unwrap_or_else(|| panic!("{case}: no tensor {name}"));
+                let one_row = piece > 1 && matches!(&name[..], "final_norm" | "logits");
+                let expected = &expected[if one_row { expected.len() - got.len() } else { 0 }..];
                 assert_eq!(got.len(), expected.len(), "{case}: {name}");
                 let largest = expected.iter().fold(0.0f32, |m, v| m.max(v.abs()));
                 let tolerance = if name == "logits" { 5e-5 } else { 1e-5 + 1e-5 * largest };
                 let error = got.iter().zip(expected).fold(0.0f32, |m, (a, b)| m.max((a - b).abs()));
                 assert!(error <= tolerance, "{case}: {name}: off by {error}, tolerance {tolerance}");
+                if name == "logits" {
+                    family.1 = family.1.max(error);
+                }
                 if error / tolerance > worst.0 {
                     worst = (error / tolerance, format!("{case}: {name}"));
                 }
@@ -135,8 +150,11 @@ fn every_intermediate_tensor_equals_pytorch() {
         }
     }
     // Small cases that only vary the loading keep embeddings, final norm and logits alone.
-    assert!(spelled_twice >= 3 && with_layers >= 15, "{spelled_twice} {with_layers}");
+    assert!(spelled_twice >= 20 && with_layers >= 50, "{spelled_twice} {with_layers}");
     println!("closest to its tolerance: {:.2} of it, {}", worst.0, worst.1);
+    for (family, (cases, error)) in families {
+        println!("{family}: {cases} cases, logits off by at most {error:.1e}");
+    }
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Every kernel of every tier that this CPU supports: equal to the scalar tier to the bit, and right against f64.
 
 use rie::kernels::{
-    FEW_TOKENS, GROUP_ROWS, GemmScratch, Kernels, KvTile, TILE_KEYS, TILE_TOKENS, attention_state_len, clear_state,
-    finish_state, k_blocks, packed_len, supported,
+    Activation, FEW_TOKENS, GROUP_ROWS, GemmScratch, Kernels, KvTile, Scoring, TILE_KEYS, TILE_TOKENS, Visible,
+    attention_state_len, clear_state, finish_state, k_blocks, packed_len, supported,
 };
 use rie::tensor::DType;
 
@@ -129,38 +129,62 @@ fn blocks_of_k_cover_it_in_multiples_of_eight() {
 }
 
 #[test]
-fn rms_norm_and_swiglu() {
+fn functions_of_rows() {
     let mut values = Values(2);
     for n in [1, 5, 8, 48, 83, 576] {
         let (a, b): (Vec<f32>, Vec<f32>) = (values.vec(n).iter().map(|v| v * 20.0).collect(), values.vec(n));
-        let mut expected = [vec![0.0; n], vec![0.0; n]];
-        scalar().rms_norm(&a, &b, 1e-5, &mut expected[0]);
-        scalar().swiglu(&a, &b, &mut expected[1]);
+        let run = |tier: &Kernels| {
+            let mut out: [Vec<f32>; 5] = std::array::from_fn(|_| a.clone());
+            tier.rms_norm(&a, &b, 1e-5, &mut out[0]);
+            tier.gated(Activation::Silu, &a, &b, &mut out[1]);
+            tier.gated(Activation::GeluTanh, &a, &b, &mut out[2]);
+            tier.soft_cap(&mut out[3], 7.0);
+            tier.softmax(&mut out[4]);
+            let mut in_place = a.clone();
+            tier.rms_norm_in_place(&mut in_place, &b, 1e-5);
+            assert_eq!(bits(&in_place), bits(&out[0]));
+            out
+        };
+        let expected = run(scalar());
+        let exp_sum: f64 = a.iter().map(|&v| f64::from(v).exp()).sum();
         let mean: f64 = a.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>() / n as f64 + 1e-5;
         for i in 0..n {
             let (x, y) = (f64::from(a[i]), f64::from(b[i]));
             assert_close(expected[0][i], x / mean.sqrt() * y, (x / mean.sqrt() * y).abs(), "rms_norm");
             assert_close(expected[1][i], x / (1.0 + (-x).exp()) * y, (x * y).abs(), "swiglu");
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+            assert_close(expected[2][i], 0.5 * x * (1.0 + inner.tanh()) * y, (x * y).abs(), "geglu");
+            let capped = 7.0 * (x / 7.0).tanh();
+            assert_close(expected[3][i], capped, capped.abs(), "soft_cap");
+            // x − m is rounded before it is the exponent.
+            assert_close(expected[4][i], x.exp() / exp_sum, 10.0 * x.exp() / exp_sum, "softmax");
         }
         for tier in supported() {
-            let mut out = vec![f32::NAN; n];
-            tier.rms_norm(&a, &b, 1e-5, &mut out);
-            assert_eq!(bits(&out), bits(&expected[0]), "rms_norm {} {n}", tier.name());
-            tier.swiglu(&a, &b, &mut out);
-            assert_eq!(bits(&out), bits(&expected[1]), "swiglu {} {n}", tier.name());
+            let out = run(tier);
+            for (f, (out, expected)) in out.iter().zip(&expected).enumerate() {
+                assert_eq!(bits(out), bits(expected), "function {f} {} {n}", tier.name());
+            }
         }
     }
 }
 
 #[test]
-fn swiglu_of_extreme_gates_is_finite_and_nan_stays_nan() {
+fn extreme_gates_give_finite_results_and_nan_stays_nan() {
     let gate = [-1e30, -100.0, -87.5, 0.0, 87.5, 100.0, 1e30, f32::NAN];
     for tier in supported() {
-        let mut out = [0.0; 8];
-        tier.swiglu(&gate, &[1.0; 8], &mut out);
-        assert!(out[..3].iter().all(|v| (-1e-6..=0.0).contains(v)), "{out:?}");
-        assert_eq!(out[3..7], gate[3..7]);
-        assert!(out[7].is_nan());
+        for activation in [Activation::Silu, Activation::GeluTanh] {
+            let mut out = [0.0; 8];
+            tier.gated(activation, &gate, &[1.0; 8], &mut out);
+            assert!(out[..3].iter().all(|v| (-1e-6..=0.0).contains(v)), "{out:?}");
+            assert_eq!(out[3..7], gate[3..7]);
+            assert!(out[7].is_nan());
+        }
+        let mut capped = gate;
+        tier.soft_cap(&mut capped, 2.0);
+        for (got, expected) in capped.iter().zip([-2.0, -2.0, -2.0, 0.0, 2.0, 2.0, 2.0]) {
+            assert!((got - expected).abs() <= 1e-6 && got.abs() <= 2.0, "{got} {expected}");
+        }
+        assert!(capped[7].is_nan());
     }
 }
 
@@ -189,36 +213,43 @@ fn conversions_are_exact_or_round_to_nearest_even() {
 #[test]
 fn attention_over_tiles() {
     let mut values = Values(4);
-    for (head_dim, rows, dtype) in [
-        (2usize, 1usize, DType::F32),
-        (10, 3, DType::F32),
-        (64, 4, DType::F16),
-        (12, 9, DType::F16),
-        (16, 55, DType::F16),
-        (80, 5, DType::F32),
+    for (head_dim, rows, dtype, window, cap) in [
+        (2usize, 1usize, DType::F32, None, None),
+        (10, 3, DType::F32, None, None),
+        (64, 4, DType::F16, None, None),
+        (12, 9, DType::F16, None, None),
+        (16, 55, DType::F16, None, None),
+        (80, 5, DType::F32, None, None),
+        (10, 3, DType::F32, Some(1), None),
+        (64, 9, DType::F16, Some(8), None),
+        (16, 55, DType::F16, Some(70), Some(1.5)),
+        (12, 4, DType::F32, None, Some(0.7)),
     ] {
         let padded = head_dim.next_multiple_of(8);
         let tiles = 3;
         let keys: Vec<_> = (0..tiles).map(|_| encode(dtype, &values.vec(head_dim * TILE_KEYS))).collect();
         let rows_of_values: Vec<_> = (0..tiles).map(|_| encode(dtype, &values.vec(padded * TILE_KEYS))).collect();
         let q: Vec<f32> = values.vec(rows * head_dim).iter().map(|v| v * 5.0).collect();
-        // Row r sees this many keys in all; the first row none.
-        let seen = |r: usize| if r == 0 && rows > 1 { 0 } else { (70 + 13 * r).min(3 * TILE_KEYS - r % 5) };
-        let scale = 1.0 / (head_dim as f32).sqrt();
+        // Row r sees the keys before this one, and after another; the first row none.
+        let end = |r: usize| if r == 0 && rows > 1 { 0 } else { (70 + 13 * r).min(3 * TILE_KEYS - r % 5) };
+        let begin = |r: usize| window.map_or(0, |window| end(r).saturating_sub(window + r % 3));
+        let scoring = Scoring { scale: 1.0 / (head_dim as f32).sqrt(), cap };
         let len = attention_state_len(head_dim);
         let run = |tier: &Kernels, tile_by_tile: bool| {
             let mut states = vec![0.0; rows * len];
             states.chunks_exact_mut(len).for_each(clear_state);
             for t in 0..tiles {
                 let tile = KvTile { dtype, keys: &keys[t], values: &rows_of_values[t], head_dim };
-                let visible: Vec<_> = (0..rows).map(|r| seen(r).saturating_sub(t * TILE_KEYS).min(TILE_KEYS)).collect();
+                let within = |key: usize| key.saturating_sub(t * TILE_KEYS).min(TILE_KEYS);
+                let visible: Vec<_> =
+                    (0..rows).map(|r| Visible { from: within(begin(r)), to: within(end(r)) }).collect();
                 if !tile_by_tile {
-                    tier.attend(tile, None, scale, &q, &visible, &mut states);
+                    tier.attend(tile, None, scoring, &q, &visible, &mut states);
                     continue;
                 }
                 let mut partials = vec![f32::NAN; rows * len];
                 partials.chunks_exact_mut(len).for_each(clear_state);
-                tier.attend(tile, None, scale, &q, &visible, &mut partials);
+                tier.attend(tile, None, scoring, &q, &visible, &mut partials);
                 for (state, partial) in states.chunks_exact_mut(len).zip(partials.chunks_exact(len)) {
                     tier.merge(state, partial);
                 }
@@ -236,18 +267,19 @@ fn attention_over_tiles() {
             f64::from(dtype.decode(&rows_of_values[t][(j * padded + d) * dtype.size()..]))
         };
         for r in 0..rows {
-            let weights: Vec<f64> = (0..seen(r))
+            let weights: Vec<f64> = (begin(r)..end(r))
                 .map(|j| {
                     let dot =
                         (0..head_dim).map(|d| key(j / TILE_KEYS, d, j % TILE_KEYS) * f64::from(q[r * head_dim + d]));
-                    (dot.sum::<f64>() * f64::from(scale)).exp()
+                    let score = dot.sum::<f64>() * f64::from(scoring.scale);
+                    cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh()).exp()
                 })
                 .collect();
             for d in 0..head_dim {
                 let sum = |f: &dyn Fn(f64) -> f64| -> f64 {
-                    weights.iter().enumerate().map(|(j, w)| w * f(value(j / TILE_KEYS, d, j % TILE_KEYS))).sum()
+                    (begin(r)..).zip(&weights).map(|(j, w)| w * f(value(j / TILE_KEYS, d, j % TILE_KEYS))).sum()
                 };
-                let expected_value = if seen(r) == 0 { 0.0 } else { sum(&|v| v) / weights.iter().sum::<f64>() };
+                let expected_value = if weights.is_empty() { 0.0 } else { sum(&|v| v) / weights.iter().sum::<f64>() };
                 assert_close(expected[r * head_dim + d], expected_value, 1.0, "attention");
             }
         }
@@ -272,12 +304,16 @@ fn keys_that_a_row_does_not_see_do_not_touch_it() {
             let mut out = vec![0.0; 2 * attention_state_len(head_dim)];
             out.chunks_exact_mut(attention_state_len(head_dim)).for_each(clear_state);
             let tile = KvTile { dtype: DType::F32, keys: &keys, values: &rows, head_dim };
-            tier.attend(tile, None, 1.0, &q, &[10, 11], &mut out);
+            let scoring = Scoring { scale: 1.0, cap: None };
+            let visible = [Visible { from: 3, to: 10 }, Visible { from: 2, to: 11 }];
+            tier.attend(tile, None, scoring, &q, &visible, &mut out);
             out
         };
         let clean = attend(&keys, &rows);
         (0..head_dim).for_each(|d| keys[d * TILE_KEYS + 11..(d + 1) * TILE_KEYS].fill(f32::NAN));
         rows[11 * head_dim..].fill(f32::NAN);
+        (0..head_dim).for_each(|d| keys[d * TILE_KEYS..d * TILE_KEYS + 2].fill(f32::NAN));
+        rows[..2 * head_dim].fill(f32::NAN);
         assert_eq!(bits(&attend(&keys, &rows)), bits(&clean));
         // Poison in the last key that only row 1 sees leaves row 0 as it is.
         rows[10 * head_dim..11 * head_dim].fill(f32::INFINITY);

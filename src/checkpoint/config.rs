@@ -1,7 +1,8 @@
 //! `config.json` and `generation_config.json`, in the spelling of transformers 4 and 5.
 
+use super::defaults::Defaults;
 use super::json::{Reader, parse_object};
-use super::{Document, Rope, rope};
+use super::{Document, Experts, LayerConfig, Rope, layers, rope};
 use crate::bail;
 use crate::error::Result;
 use serde_json::Value;
@@ -31,7 +32,7 @@ pub struct Config {
     pub head_dim: usize,
     /// ε of RMSNorm.
     pub rms_norm_eps: f32,
-    /// `hidden_act`, such as `"silu"`.
+    /// `hidden_act` or `hidden_activation`, such as `"silu"`.
     pub hidden_act: String,
     /// Longest trained context.
     pub max_position_embeddings: usize,
@@ -43,6 +44,28 @@ pub struct Config {
     pub mlp_bias: bool,
     /// Rotary embedding.
     pub rope: Rope,
+    /// Rotary embedding of the layers with a window, if they have one of their own.
+    pub rope_local: Option<Rope>,
+    /// What differs from layer to layer, one entry for each.
+    pub layers: Vec<LayerConfig>,
+    /// The experts of sparse layers.
+    pub experts: Option<Experts>,
+    /// Attention scores are divided by its square root, instead of head_dim's.
+    pub query_pre_attn_scalar: Option<f64>,
+    /// c: attention scores s become c · tanh(s / c).
+    pub attn_logit_softcapping: Option<f64>,
+    /// The same for logits.
+    pub final_logit_softcapping: Option<f64>,
+    /// Factor on embeddings.
+    pub embedding_multiplier: Option<f64>,
+    /// Factor on attention scores.
+    pub attention_multiplier: Option<f64>,
+    /// Factor on a branch before it is added to the residual stream.
+    pub residual_multiplier: Option<f64>,
+    /// Divisor of logits.
+    pub logits_scaling: Option<f64>,
+    /// Queries, keys and values are clamped to ± this.
+    pub clip_qkv: Option<f64>,
     /// Beginning-of-text token.
     pub bos_token_id: Option<u32>,
     /// End-of-generation tokens; `generation_config.json` wins over `config.json`, and a tokenizer's `eos_token` joins.
@@ -50,15 +73,15 @@ pub struct Config {
 }
 
 /// Widths beyond this are mistakes; products of two of them still fit 64 bits.
-const WIDTH: RangeInclusive<usize> = 1..=1 << 24;
+pub(super) const WIDTH: RangeInclusive<usize> = 1..=1 << 24;
 /// The same for layers, heads and head widths.
-const COUNT: RangeInclusive<usize> = 1..=1 << 16;
+pub(super) const COUNT: RangeInclusive<usize> = 1..=1 << 16;
 
 impl Config {
     /// Reads and checks both files. Every error names the file and the key, what was expected and what was found.
     ///
-    /// The keys that make the shape must be there. Other absent keys have the defaults of transformers' `LlamaConfig`,
-    /// except `bos_token_id` and `eos_token_id`, whose defaults there fit one vocabulary only: absent means none.
+    /// The keys that make the shape must be there. Other absent keys have the defaults of transformers' configuration
+    /// class, except `bos_token_id` and `eos_token_id`, whose defaults there fit one vocabulary only: absent means none.
     pub fn parse(config: &Document, generation_config: Option<&Document>) -> Result<Config> {
         let map = parse_object(config)?;
         let c = Reader::new(&config.name, &map);
@@ -66,20 +89,28 @@ impl Config {
 
         let model_type = c.text("model_type")?.ok_or_else(|| c.wrong("model_type", "a string"))?.to_owned();
         refuse_other_layouts(&c)?;
+        let defaults = Defaults::of(&model_type);
 
         let hidden_size = c.required_size("hidden_size", WIDTH)?;
         let num_attention_heads = c.required_size("num_attention_heads", COUNT)?;
-        let num_key_value_heads = c.size("num_key_value_heads", COUNT)?.unwrap_or(num_attention_heads);
+        let absent = defaults.num_key_value_heads.filter(|_| !c.has("num_key_value_heads"));
+        let num_key_value_heads = c.size("num_key_value_heads", COUNT)?.or(absent).unwrap_or(num_attention_heads);
         if !num_attention_heads.is_multiple_of(num_key_value_heads) {
             let expected = format!("a divisor of num_attention_heads, {num_attention_heads}");
             return Err(c.wrong("num_key_value_heads", expected));
         }
-        let head_dim = head_dim(&c, hidden_size, num_attention_heads)?;
-        let max_position_embeddings = c.size("max_position_embeddings", 1..=rope::MAX_POSITIONS)?.unwrap_or(2048);
+        let head_dim = head_dim(&c, &defaults, hidden_size, num_attention_heads)?;
+        let max_position_embeddings =
+            c.size("max_position_embeddings", 1..=rope::MAX_POSITIONS)?.unwrap_or(defaults.max_position_embeddings);
         let rms_norm_eps = c
             .number("rms_norm_eps", "a number of at least 0 that fits an f32", |v| v >= 0.0 && (v as f32).is_finite())?
-            .unwrap_or(1e-6) as f32;
+            .unwrap_or(defaults.rms_norm_eps) as f32;
         let vocab_size = c.required_size("vocab_size", WIDTH)?;
+        let num_hidden_layers = c.required_size("num_hidden_layers", COUNT)?;
+        let (rope, rope_local) = rope::read(&c, &defaults, head_dim, max_position_embeddings)?;
+        let positive = |key| c.number(key, "a number above 0 that fits an f32", |v| v > 0.0 && (v as f32).is_finite());
+        // Null switches a soft cap off.
+        let soft_cap = |key, absent| if c.has(key) { positive(key) } else { Ok(absent) };
 
         let g = generation_config.zip(generation.as_ref()).map(|(document, map)| Reader::new(&document.name, map));
         let holder = |key| g.as_ref().filter(|g| g.has(key)).unwrap_or(&c);
@@ -89,17 +120,28 @@ impl Config {
             vocab_size,
             hidden_size,
             intermediate_size: c.required_size("intermediate_size", WIDTH)?,
-            num_hidden_layers: c.required_size("num_hidden_layers", COUNT)?,
+            num_hidden_layers,
             num_attention_heads,
             num_key_value_heads,
             head_dim,
             rms_norm_eps,
-            hidden_act: c.text("hidden_act")?.unwrap_or("silu").to_owned(),
+            hidden_act: activation(&c, &defaults)?.to_owned(),
             max_position_embeddings,
-            tie_word_embeddings: c.flag("tie_word_embeddings", false)?,
+            tie_word_embeddings: c.flag("tie_word_embeddings", defaults.tie_word_embeddings)?,
             attention_bias: c.flag("attention_bias", false)?,
             mlp_bias: c.flag("mlp_bias", false)?,
-            rope: rope::read(&c, head_dim, max_position_embeddings)?,
+            rope,
+            rope_local,
+            layers: layers::read(&c, &defaults, num_hidden_layers)?,
+            experts: layers::experts(&c, &defaults)?,
+            query_pre_attn_scalar: positive("query_pre_attn_scalar")?.or(defaults.query_pre_attn_scalar),
+            attn_logit_softcapping: soft_cap("attn_logit_softcapping", defaults.attn_logit_softcapping)?,
+            final_logit_softcapping: soft_cap("final_logit_softcapping", defaults.final_logit_softcapping)?,
+            embedding_multiplier: positive("embedding_multiplier")?,
+            attention_multiplier: positive("attention_multiplier")?,
+            residual_multiplier: positive("residual_multiplier")?,
+            logits_scaling: positive("logits_scaling")?,
+            clip_qkv: positive("clip_qkv")?,
             bos_token_id: bos(holder("bos_token_id"), vocab_size)?,
             eos_token_ids: eos(holder("eos_token_id"), vocab_size)?,
         };
@@ -143,7 +185,17 @@ fn refuse_other_layouts(c: &Reader<'_>) -> Result<()> {
     if c.get("text_config").is_some() {
         return Err(c.unsupported("text_config", "a language model nested in a larger one is not supported"));
     }
+    if c.flag("use_bidirectional_attention", false)? {
+        return Err(c.unsupported("use_bidirectional_attention", "attention to later tokens is not supported"));
+    }
     Ok(())
+}
+
+/// As transformers, which knows that Gemma's "gelu" never meant the exact one.
+fn activation<'a>(c: &Reader<'a>, defaults: &Defaults) -> Result<&'a str> {
+    let (key, absent) = defaults.activation;
+    let stated = c.text(key)?.unwrap_or(absent);
+    Ok(if defaults.gelu_is_tanh && stated == "gelu" { "gelu_pytorch_tanh" } else { stated })
 }
 
 fn architecture(c: &Reader<'_>) -> Result<String> {
@@ -155,8 +207,8 @@ fn architecture(c: &Reader<'_>) -> Result<String> {
     }
 }
 
-fn head_dim(c: &Reader<'_>, hidden_size: usize, heads: usize) -> Result<usize> {
-    let (key, head_dim) = match c.size("head_dim", COUNT)? {
+fn head_dim(c: &Reader<'_>, defaults: &Defaults, hidden_size: usize, heads: usize) -> Result<usize> {
+    let (key, head_dim) = match c.size("head_dim", COUNT)?.or(defaults.head_dim) {
         Some(head_dim) => ("head_dim", head_dim),
         None if hidden_size.is_multiple_of(heads) => ("hidden_size", hidden_size / heads),
         None => {

@@ -140,6 +140,10 @@ fn resolved(config: &Config) -> Map<String, Value> {
         "attention_bias": config.attention_bias,
         "mlp_bias": config.mlp_bias,
         "rope": rope(&config.rope),
+        "rope_local": config.rope_local.as_ref().map(rope),
+        "windows": config.layers.iter().map(|layer| layer.window).collect::<Vec<_>>(),
+        "num_experts": config.experts.as_ref().map(|experts| experts.count),
+        "num_experts_per_tok": config.experts.as_ref().map(|experts| experts.per_token),
         "bos_token_id": config.bos_token_id,
         "eos_token_ids": config.eos_token_ids,
     });
@@ -171,6 +175,14 @@ fn rope(rope: &Rope) -> Value {
             "beta_fast": beta_fast, "beta_slow": beta_slow,
             "attention_factor": attention_factor, "truncate": truncate,
         }),
+        RopeScaling::LongRope { short_factor, long_factor, original_max_position_embeddings, attention_factor } => {
+            json!({
+                "type": "longrope", "theta": theta, "rotary_dim": rope.rotary_dim,
+                "short_factor": short_factor, "long_factor": long_factor,
+                "original_max_position_embeddings": original_max_position_embeddings,
+                "attention_factor": attention_factor,
+            })
+        }
         RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => json!({
             "type": "llama3", "theta": theta, "factor": factor,
             "low_freq_factor": low_freq_factor, "high_freq_factor": high_freq_factor,

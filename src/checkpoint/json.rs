@@ -92,6 +92,18 @@ impl<'a> Reader<'a> {
         value.as_str().map(Some).ok_or_else(|| self.wrong(key, "a string"))
     }
 
+    /// A list of what `item` accepts, if there is one; `expected` describes it.
+    pub(super) fn list<T>(
+        &self,
+        key: &str,
+        expected: &str,
+        item: impl Fn(&Value) -> Option<T>,
+    ) -> Result<Option<Vec<T>>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let items = value.as_array().and_then(|items| items.iter().map(item).collect());
+        items.map(Some).ok_or_else(|| self.wrong(key, expected))
+    }
+
     /// An object inside this one, if there is one.
     pub(super) fn object(&self, key: &str) -> Result<Option<Reader<'a>>> {
         let Some(value) = self.get(key) else { return Ok(None) };

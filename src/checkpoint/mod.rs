@@ -5,9 +5,11 @@
 
 mod catalog;
 mod config;
+mod defaults;
 mod header;
 mod inspect;
 mod json;
+mod layers;
 #[expect(unsafe_code, reason = "maps weight files; mapping.rs argues why that is sound and where it is not")]
 mod mapping;
 mod rope;
@@ -17,6 +19,7 @@ mod tokenizer_config;
 
 pub use config::Config;
 pub use inspect::inspect;
+pub use layers::{Experts, LayerConfig};
 pub use rope::{Rope, RopeScaling};
 pub use safetensors::{Checkpoint, Tensor};
 pub use source::{Document, Source, SourcePaths};

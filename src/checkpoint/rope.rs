@@ -1,13 +1,17 @@
 //! The rotary part of `config.json`, after transformers' `modeling_rope_utils.py` (5.24).
 
+use super::defaults::Defaults;
 use super::json::Reader;
 use crate::error::{Error, Result, Status};
+use serde_json::Value;
 
 /// Rotary position embedding (`rope_theta` and `rope_scaling`, or `rope_parameters`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
     /// Base of the frequencies.
     pub theta: f64,
+    /// How many elements of each head are rotated, the first ones; the others pass as they are.
+    pub rotary_dim: usize,
     /// What changes the frequencies for long contexts.
     pub scaling: RopeScaling,
 }
@@ -44,6 +48,18 @@ pub enum RopeScaling {
         /// Whether the correction range is rounded to whole dimensions.
         truncate: bool,
     },
+    /// `longrope`: a divisor for each frequency, of one set up to the trained length and of another beyond (Ding et al.
+    /// 2024).
+    LongRope {
+        /// Divisors of sequences up to `original_max_position_embeddings`.
+        short_factor: Vec<f64>,
+        /// Divisors of longer ones.
+        long_factor: Vec<f64>,
+        /// Trained length.
+        original_max_position_embeddings: usize,
+        /// Factor on sine and cosine.
+        attention_factor: f64,
+    },
     /// `llama3`: bands by wavelength (Llama 3.1).
     Llama3 {
         /// Scaling factor of the long wavelengths.
@@ -58,62 +74,120 @@ pub enum RopeScaling {
 }
 
 /// The rope types that [`read`] knows.
-const KNOWN: &str = "default, linear, dynamic, yarn, llama3";
-
-/// What transformers takes when a config has no base.
-const DEFAULT_THETA: f64 = 10_000.0;
+const KNOWN: &str = "default, linear, dynamic, yarn, longrope, llama3";
 
 /// Longest context that positions can count.
 pub(super) const MAX_POSITIONS: usize = i32::MAX as usize;
 
-/// Reads `rope_scaling` and `rope_theta` (transformers 4) or `rope_parameters` (5) of a config.
-pub(super) fn read(config: &Reader<'_>, head_dim: usize, max_position_embeddings: usize) -> Result<Rope> {
-    // As transformers: rope_scaling wins, unless it is empty.
+/// Reads `rope_scaling` and `rope_theta` (transformers 4) or `rope_parameters` (5) of a config: for all layers, or, where
+/// the family has a base for those with a window, for the others and for these.
+pub(super) fn read(
+    config: &Reader<'_>,
+    defaults: &Defaults,
+    head_dim: usize,
+    max_position_embeddings: usize,
+) -> Result<(Rope, Option<Rope>)> {
+    let context = Context { config, defaults, head_dim, max_position_embeddings };
+    let theta = Theta { key: "rope_theta", absent: defaults.rope_theta };
     let filled = |key| -> Result<_> { Ok(config.object(key)?.filter(|r| r.iter().next().is_some())) };
-    let (key, rope) = match filled("rope_scaling")? {
-        Some(rope) => ("rope_scaling", Some(rope)),
-        None => ("rope_parameters", filled("rope_parameters")?),
+    let (scaling, parameters) = (filled("rope_scaling")?, filled("rope_parameters")?);
+    let Some(absent) = defaults.rope_local_base_freq else {
+        // As transformers: rope_scaling wins.
+        return Ok((context.rope(scaling.or(parameters), theta)?, None));
     };
-    for reader in [Some(config), rope.as_ref()].into_iter().flatten() {
-        let partial = reader.number("partial_rotary_factor", "a number from 0 to 1", |v| (0.0..=1.0).contains(&v))?;
-        if let Some(partial) = partial.filter(|&v| v != 1.0) {
-            let why = format!("rotating a part of each head is not supported: expected 1, found {partial}");
-            return Err(reader.unsupported("partial_rotary_factor", why));
-        }
-    }
-
-    let base = |r: &Reader<'_>| r.number("rope_theta", "a number of at least 1", |v| v >= 1.0 && v <= f32::MAX.into());
-    let outer_theta = base(config)?;
-    let Some(rope) = rope else {
-        return Ok(Rope { theta: outer_theta.unwrap_or(DEFAULT_THETA), scaling: RopeScaling::None });
-    };
-    if let Some((layers, _)) = rope.iter().find(|(_, value)| value.is_object()) {
-        let why = format!("different parameters for different layers ({layers}) are not supported");
-        return Err(config.unsupported(key, why));
-    }
-    let theta = base(&rope)?.or(outer_theta).unwrap_or(DEFAULT_THETA);
-
-    // `type` is the older spelling of `rope_type`.
-    let spelling = if rope.get("rope_type").is_some() { "rope_type" } else { "type" };
-    let parameters = Parameters { config, rope, max_position_embeddings };
-    let scaling = match parameters.rope.text(spelling)?.unwrap_or("default") {
-        "default" => RopeScaling::None,
-        "linear" => RopeScaling::Linear { factor: parameters.factor()? },
-        "dynamic" => parameters.dynamic(head_dim)?,
-        "yarn" => parameters.yarn(theta)?,
-        "llama3" => parameters.llama3()?,
-        _ => {
-            let found = parameters.rope.wrong(spelling, format!("one of {KNOWN}"));
-            return Err(Error { status: Status::Unsupported, ..found });
+    let local_theta = Theta { key: "rope_local_base_freq", absent };
+    let (full, sliding) = match (scaling, parameters) {
+        (Some(_), Some(_)) => return Err(config.unsupported("rope_scaling", "beside rope_parameters it is ambiguous")),
+        (scaling, None) => (scaling, None),
+        (None, Some(parameters)) => {
+            const TYPES: [&str; 2] = ["full_attention", "sliding_attention"];
+            if let Some((key, _)) = parameters.iter().find(|(key, _)| !TYPES.contains(&&key[..])) {
+                return Err(parameters.unsupported(key, format!("expected nothing but {}", TYPES.join(" and "))));
+            }
+            (parameters.object(TYPES[0])?, parameters.object(TYPES[1])?)
         }
     };
-    Ok(Rope { theta, scaling })
+    Ok((context.rope(full, theta)?, Some(context.rope(sliding, local_theta)?)))
 }
 
-struct Parameters<'a> {
+/// What a rotary embedding depends on besides its own parameters.
+#[derive(Clone, Copy)]
+struct Context<'a> {
     config: &'a Reader<'a>,
-    rope: Reader<'a>,
+    defaults: &'a Defaults,
+    head_dim: usize,
     max_position_embeddings: usize,
+}
+
+/// Where the base is if it is not among the parameters.
+struct Theta {
+    /// The key in the config.
+    key: &'static str,
+    /// The base if that is absent too.
+    absent: f64,
+}
+
+impl Context<'_> {
+    fn rope(&self, rope: Option<Reader<'_>>, theta: Theta) -> Result<Rope> {
+        let base = |r: &Reader<'_>, key| r.number(key, "a number of at least 1", |v| v >= 1.0 && v <= f32::MAX.into());
+        let outer_theta = base(self.config, theta.key)?.unwrap_or(theta.absent);
+        let rotary_dim = self.rotary_dim(rope.as_ref())?;
+        let Some(rope) = rope else {
+            return Ok(Rope { theta: outer_theta, rotary_dim, scaling: RopeScaling::None });
+        };
+        if let Some((layers, _)) = rope.iter().find(|(_, value)| value.is_object()) {
+            return Err(rope.unsupported(layers, "different parameters for different layers are not supported"));
+        }
+        let theta = base(&rope, "rope_theta")?.unwrap_or(outer_theta);
+
+        // `type` is the older spelling of `rope_type`.
+        let spelling = if rope.get("rope_type").is_some() { "rope_type" } else { "type" };
+        let parameters = Parameters { context: *self, rope, rotary_dim };
+        let unsupported = |known: &str| {
+            let found = parameters.rope.wrong(spelling, format!("one of {known}"));
+            Error { status: Status::Unsupported, ..found }
+        };
+        let scaling = match (parameters.rope.text(spelling)?.unwrap_or("default"), self.defaults.longrope_only) {
+            ("default", _) => RopeScaling::None,
+            // Phi-3's older spellings; they never meant the other yarn.
+            ("longrope" | "su" | "yarn", Some(trained)) => parameters.longrope(trained)?,
+            (_, Some(_)) => return Err(unsupported("default, longrope, su, yarn")),
+            ("linear", _) => RopeScaling::Linear { factor: parameters.factor()? },
+            ("dynamic", _) => parameters.dynamic()?,
+            ("yarn", _) => parameters.yarn(theta)?,
+            ("longrope", _) => parameters.longrope(self.max_position_embeddings)?,
+            ("llama3", _) => parameters.llama3()?,
+            _ => return Err(unsupported(KNOWN)),
+        };
+        Ok(Rope { theta, rotary_dim, scaling })
+    }
+
+    /// `partial_rotary_factor`, among the parameters or beside them, as a number of elements.
+    fn rotary_dim(&self, rope: Option<&Reader<'_>>) -> Result<usize> {
+        const KEY: &str = "partial_rotary_factor";
+        let mut dim = self.head_dim;
+        for reader in [Some(self.config), rope].into_iter().flatten() {
+            let Some(part) = reader.number(KEY, "a number from 0 to 1", |v| (0.0..=1.0).contains(&v))? else {
+                continue;
+            };
+            if part != 1.0 && !self.defaults.partial_rotary {
+                let why = format!("rotating a part of each head is not supported: expected 1, found {part}");
+                return Err(reader.unsupported(KEY, why));
+            }
+            dim = (self.head_dim as f64 * part) as usize;
+            if dim == 0 || !dim.is_multiple_of(2) {
+                return Err(reader.wrong(KEY, format!("an even part of a head of {}, not {dim}", self.head_dim)));
+            }
+        }
+        Ok(dim)
+    }
+}
+
+/// The parameters of one rotary embedding.
+struct Parameters<'a> {
+    context: Context<'a>,
+    rope: Reader<'a>,
+    rotary_dim: usize,
 }
 
 impl Parameters<'_> {
@@ -133,18 +207,18 @@ impl Parameters<'_> {
     fn original(&self) -> Result<Option<usize>> {
         let read = |r: &Reader<'_>| r.size("original_max_position_embeddings", 1..=MAX_POSITIONS);
         let inner = read(&self.rope)?;
-        Ok(read(self.config)?.or(inner))
+        Ok(read(self.context.config)?.or(inner))
     }
 
-    fn dynamic(&self, head_dim: usize) -> Result<RopeScaling> {
-        if head_dim <= 2 {
-            let expected = format!("heads wider than 2 with rope type dynamic, not {head_dim}");
-            return Err(self.config.wrong("head_dim", expected));
+    fn dynamic(&self) -> Result<RopeScaling> {
+        if self.rotary_dim <= 2 {
+            let expected = format!("heads wider than 2 with rope type dynamic, not {}", self.rotary_dim);
+            return Err(self.context.config.wrong("head_dim", expected));
         }
         // transformers 4 and 5 measure the growth from max_position_embeddings, whatever the parameters say.
         Ok(RopeScaling::Dynamic {
             factor: self.factor()?,
-            original_max_position_embeddings: self.max_position_embeddings,
+            original_max_position_embeddings: self.context.max_position_embeddings,
         })
     }
 
@@ -159,24 +233,24 @@ impl Parameters<'_> {
             factor: self.factor()?,
             low_freq_factor,
             high_freq_factor,
-            original_max_position_embeddings: self.original()?.unwrap_or(self.max_position_embeddings),
+            original_max_position_embeddings: self.original()?.unwrap_or(self.context.max_position_embeddings),
         })
     }
 
     fn yarn(&self, theta: f64) -> Result<RopeScaling> {
         if theta <= 1.0 {
-            return Err(self.config.wrong("rope_theta", "more than 1 with rope type yarn"));
+            return Err(self.context.config.wrong("rope_theta", "more than 1 with rope type yarn"));
         }
         let original = self.original()?;
-        let original_max_position_embeddings = original.unwrap_or(self.max_position_embeddings);
+        let original_max_position_embeddings = original.unwrap_or(self.context.max_position_embeddings);
         let factor = match (self.factor_if_present()?, original) {
             (Some(factor), _) => factor,
             (None, None) => return Err(self.rope.wrong("factor", "a number, or original_max_position_embeddings")),
             // As DeepSeek writes it: the factor is what the lengths say.
             (None, Some(original)) => {
-                let factor = self.max_position_embeddings as f64 / original as f64;
+                let factor = self.context.max_position_embeddings as f64 / original as f64;
                 if factor < 1.0 {
-                    let expected = format!("at most max_position_embeddings, {}", self.max_position_embeddings);
+                    let expected = format!("at most max_position_embeddings, {}", self.context.max_position_embeddings);
                     return Err(self.rope.wrong("original_max_position_embeddings", expected));
                 }
                 factor
@@ -205,6 +279,36 @@ impl Parameters<'_> {
             beta_slow,
             attention_factor,
             truncate,
+        })
+    }
+
+    /// `trained` is the trained length if the config does not say it.
+    fn longrope(&self, trained: usize) -> Result<RopeScaling> {
+        let count = self.rotary_dim / 2;
+        let expected = format!("a list of {count} numbers above 0, one for each pair of rotated elements");
+        let factors = |key| -> Result<Vec<f64>> {
+            let positive = |v: &Value| v.as_f64().filter(|&v| v > 0.0 && (v as f32).is_finite() && v as f32 > 0.0);
+            let factors = self.rope.list(key, &expected, positive)?.filter(|factors| factors.len() == count);
+            factors.ok_or_else(|| self.rope.wrong(key, &expected))
+        };
+        let original = self.original()?.unwrap_or(trained);
+        let factor = match self.positive("factor")? {
+            Some(factor) => factor,
+            None => self.context.max_position_embeddings as f64 / original as f64,
+        };
+        let attention_factor = match self.positive("attention_factor")? {
+            Some(given) => given,
+            None if factor <= 1.0 => 1.0,
+            None if original < 2 => {
+                return Err(self.rope.wrong("original_max_position_embeddings", "at least 2 with rope type longrope"));
+            }
+            None => (1.0 + libm::log(factor) / libm::log(original as f64)).sqrt(),
+        };
+        Ok(RopeScaling::LongRope {
+            short_factor: factors("short_factor")?,
+            long_factor: factors("long_factor")?,
+            original_max_position_embeddings: original,
+            attention_factor,
         })
     }
 

@@ -2,17 +2,18 @@
 //!
 //! A tile holds [`TILE_KEYS`] consecutive positions, aligned to absolute positions. Keys lie transposed,
 //! `[head_dim][TILE_KEYS]`, so that eight lanes are eight keys and a score needs no reduction; values lie
-//! `[TILE_KEYS][head_dim padded to 8]`. For a query row q that sees the first c keys of the tile:
+//! `[TILE_KEYS][head_dim padded to 8]`. For a query row q that sees the keys a ≤ j < c of the tile:
 //!
-//! - `s_j = scale · Σ_d k_j[d]·q[d]`, d ascending by fused multiply-add from 0;
-//! - `m = max_{j<c} s_j`, `p_j = exp(s_j − m)`, `l = Σ_j p_j` in eight lanes (j mod 8);
-//! - `o[d] = Σ_{j<c} v_j[d]·p_j`, j ascending by fused multiply-add from 0.
+//! - `s_j = scale · Σ_d k_j[d]·q[d]`, d ascending by fused multiply-add from 0; with a soft cap, `cap · tanh(s_j / cap)` of it;
+//! - `m = max_j s_j`, `p_j = exp(s_j − m)`, `l = Σ_j p_j` in eight lanes (j mod 8);
+//! - `o[d] = Σ_j v_j[d]·p_j`, j ascending by fused multiply-add from 0.
 //!
 //! A tile's result (o, m, l) is merged into a row's state, tiles in ascending order (online softmax, Milakov & Gimelshein
 //! 2018): at once by [`attend`], or later by [`merge`], if `attend` began with the empty state. Merging into the empty state
 //! changes no bit, so the result does not depend on who computed which tile.
 
 use super::TILE_KEYS;
+use super::float::soft_cap;
 use super::lanes::{Element, LANES, Lanes, exp, in_groups};
 use std::mem::MaybeUninit;
 
@@ -39,19 +40,30 @@ pub struct Tile {
     pub padded: usize,
     /// Factor on the scores.
     pub scale: f32,
+    /// Their soft cap; 0 = none.
+    pub cap: f32,
 }
 
-/// Attends `rows` query rows `q`, `[rows][head_dim]`, to the first `visible[r]` keys of a tile and merges the results into
-/// the rows' states, at `state + r · (padded + 2)`. A row that sees no key keeps its state.
+/// The keys of a tile that a query row sees, from the first to before the last; none if they are equal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Visible {
+    /// The first.
+    pub from: usize,
+    /// The one behind the last.
+    pub to: usize,
+}
+
+/// Attends `rows` query rows `q`, `[rows][head_dim]`, to the keys `visible[r]` of a tile and merges the results into the
+/// rows' states, at `state + r · (padded + 2)`. A row that sees no key keeps its state.
 ///
 /// # Safety
-/// The arrays have these sizes; every `visible[r]` ≤ TILE_KEYS.
+/// The arrays have these sizes; every `visible[r]` has `from` ≤ `to` ≤ TILE_KEYS.
 #[inline(always)]
 pub unsafe fn attend<L: Lanes, E: Element>(
     tile: Tile,
     q: *const f32,
     rows: usize,
-    visible: *const usize,
+    visible: *const Visible,
     state: *mut f32,
 ) {
     let stride = tile.padded + STATE_EXTRA;
@@ -70,8 +82,8 @@ pub unsafe fn attend<L: Lanes, E: Element>(
             let mut factors = [(0.0, 0.0); ROWS];
             for r in 0..rows {
                 let seen = *visible.add(r);
-                if seen > 0 {
-                    let (m, l) = softmax::<L>(&mut *p.add(r), seen);
+                if seen.from < seen.to {
+                    let (m, l) = softmax::<L>(&mut *p.add(r), seen, tile.cap);
                     factors[r] = merge_totals::<L>(state.add(r * stride + tile.padded), m, l);
                 }
             }
@@ -99,14 +111,15 @@ pub unsafe fn attend<L: Lanes, E: Element>(
 unsafe fn score<L: Lanes, E: Element, const R: usize, const N: usize>(
     tile: Tile,
     q: *const f32,
-    visible: *const usize,
+    visible: *const Visible,
     p: *mut Scores,
 ) {
     let size = E::DTYPE.size();
     // SAFETY: keys are indexed below TILE_KEYS, dimensions below head_dim, rows below R.
     unsafe {
-        let most = (0..R).map(|r| *visible.add(r)).max().unwrap_or(0);
-        for first in (0..most).step_by(N * LANES) {
+        let least = (0..R).map(|r| (*visible.add(r)).from).min().unwrap_or(0);
+        let most = (0..R).map(|r| (*visible.add(r)).to).max().unwrap_or(0);
+        for first in (least / (N * LANES) * (N * LANES)..most).step_by(N * LANES) {
             let mut acc = [[L::splat(0.0); N]; R];
             for d in 0..tile.head_dim {
                 L::prefetch(tile.next.0.wrapping_add((d * TILE_KEYS + first) * size));
@@ -128,23 +141,31 @@ unsafe fn score<L: Lanes, E: Element, const R: usize, const N: usize>(
     }
 }
 
-/// Turns the first `seen` > 0 scores into exp(s − m) and the others into 0; returns (m, l).
+/// Turns the `seen` scores, at least one, into exp(s − m) after the soft `cap`, and the others into 0; returns (m, l).
 ///
 /// # Safety
 /// As [`Lanes`].
 #[inline(always)]
-unsafe fn softmax<L: Lanes>(s: &mut Scores, seen: usize) -> (f32, f32) {
+unsafe fn softmax<L: Lanes>(s: &mut Scores, seen: Visible, cap: f32) -> (f32, f32) {
     const BLOCKS: usize = TILE_KEYS / LANES;
-    s[seen..].fill(f32::NEG_INFINITY);
+    let fill_unseen = |s: &mut Scores, value| {
+        s[..seen.from].fill(value);
+        s[seen.to..].fill(value);
+    };
+    fill_unseen(s, f32::NEG_INFINITY);
     // SAFETY: block b < BLOCKS lies below TILE_KEYS.
     unsafe {
+        if cap > 0.0 {
+            soft_cap::<L>(s.as_mut_ptr(), TILE_KEYS, cap);
+            fill_unseen(s, f32::NEG_INFINITY);
+        }
         let p = s.as_mut_ptr();
         let blocks: [L; BLOCKS] = std::array::from_fn(|b| L::load(p.add(b * LANES)));
         let m = blocks.into_iter().fold(L::splat(f32::NEG_INFINITY), |a, b| a.max(b)).highest();
         for (b, block) in blocks.into_iter().enumerate() {
             exp(block.sub(L::splat(m))).store(p.add(b * LANES));
         }
-        s[seen..].fill(0.0);
+        fill_unseen(s, 0.0);
         let p = s.as_ptr();
         let l = (0..BLOCKS).fold(L::splat(0.0), |l, b| l.add(L::load(p.add(b * LANES))));
         (m, l.sum())
@@ -186,7 +207,7 @@ unsafe fn merge_lanes<L: Lanes>(state: *mut f32, o: L, (a, b): (L, L)) {
 unsafe fn weigh<L: Lanes, E: Element, const R: usize, const N: usize>(
     tile: Tile,
     p: *const Scores,
-    visible: *const usize,
+    visible: *const Visible,
     factors: &[(f32, f32)],
     d: usize,
     state: *mut f32,
@@ -196,11 +217,19 @@ unsafe fn weigh<L: Lanes, E: Element, const R: usize, const N: usize>(
     unsafe {
         let value = |j: usize, n: usize| E::load::<L>(tile.v.add((j * tile.padded + d + n * LANES) * size));
         let weight = |r: usize, j: usize| L::splat(*p.add(r).cast::<f32>().add(j));
-        let seen: [usize; R] = std::array::from_fn(|r| *visible.add(r));
+        let seen: [Visible; R] = std::array::from_fn(|r| *visible.add(r));
         let mut acc = [[L::splat(0.0); N]; R];
         // The keys that all rows see share their loads; a row never touches a key it does not see (it may be NaN).
-        let common = seen.iter().copied().min().unwrap_or(0);
-        for j in 0..common {
+        let from = seen.iter().map(|seen| seen.from).max().unwrap_or(0);
+        let to = seen.iter().map(|seen| seen.to).min().unwrap_or(0).max(from);
+        for r in 0..R {
+            for j in seen[r].from..from.min(seen[r].to) {
+                for n in 0..N {
+                    acc[r][n] = value(j, n).fma(weight(r, j), acc[r][n]);
+                }
+            }
+        }
+        for j in from..to {
             L::prefetch(tile.next.1.wrapping_add((j * tile.padded + d) * size));
             let weights: [L; R] = std::array::from_fn(|r| weight(r, j));
             for n in 0..N {
@@ -211,12 +240,12 @@ unsafe fn weigh<L: Lanes, E: Element, const R: usize, const N: usize>(
             }
         }
         for r in 0..R {
-            for j in common..seen[r] {
+            for j in to..seen[r].to {
                 for n in 0..N {
                     acc[r][n] = value(j, n).fma(weight(r, j), acc[r][n]);
                 }
             }
-            if seen[r] > 0 {
+            if seen[r].from < seen[r].to {
                 let factors = (L::splat(factors[r].0), L::splat(factors[r].1));
                 for n in 0..N {
                     merge_lanes(state.add(r * (tile.padded + STATE_EXTRA) + d + n * LANES), acc[r][n], factors);

@@ -4,7 +4,7 @@
 //! multiply-add from 0; a tail is padded with zeros; the lanes are added as [`Lanes::sum`] says. So the result does
 //! not depend on the tile, the block of k or the number of rows.
 
-use super::lanes::{Element, F32, LANES, Lanes, exp, in_groups};
+use super::lanes::{Element, F32, LANES, Lanes, exp, in_groups, tanh};
 use super::{TILE_ROWS, TILE_TOKENS};
 
 /// How far ahead of the current position weights are prefetched, in bytes.
@@ -252,7 +252,7 @@ unsafe fn store_some<L: Lanes>(v: L, p: *mut f32, count: usize) {
 /// RMSNorm (Zhang & Sennrich 2019) as Hugging Face's LlamaRMSNorm: `out = weight · (x · 1/√(mean(x²) + ε))`.
 ///
 /// # Safety
-/// `x`, `weight` and `out` have `n` f32; `n` > 0.
+/// `x`, `weight` and `out` have `n` f32; `n` > 0; `out` may be `x`.
 #[inline(always)]
 pub unsafe fn rms_norm<L: Lanes>(x: *const f32, weight: *const f32, n: usize, eps: f32, out: *mut f32) {
     // SAFETY: `blocks` stays below n.
@@ -280,8 +280,65 @@ pub unsafe fn swiglu<L: Lanes>(gate: *const f32, up: *const f32, n: usize, out: 
     unsafe {
         blocks(n, |i, count| {
             let g = load_some::<L>(gate.add(i), count);
-            let silu = g.div(exp(L::splat(0.0).sub(g)).add(L::splat(1.0)));
-            store_some(silu.mul(load_some(up.add(i), count)), out.add(i), count);
+            store_some(sigmoid_times(g, g).mul(load_some(up.add(i), count)), out.add(i), count);
+        });
+    }
+}
+
+/// GeGLU (Shazeer 2020) with the tanh approximation of GELU: `out = gelu(gate) · up`,
+/// gelu(x) = x / 2 · (1 + tanh(u)) = x / (1 + e⁻²ᵘ), u = √(2/π) · (x + 0.044715 x³).
+///
+/// # Safety
+/// `gate`, `up` and `out` have `n` f32.
+#[inline(always)]
+pub unsafe fn geglu<L: Lanes>(gate: *const f32, up: *const f32, n: usize, out: *mut f32) {
+    const TWICE_ROOT: f32 = 1.595_769; // 2 · √(2/π)
+    // SAFETY: `blocks` stays below n.
+    unsafe {
+        blocks(n, |i, count| {
+            let g = load_some::<L>(gate.add(i), count);
+            let cubic = g.mul(g).mul(g).fma(L::splat(0.044_715), g);
+            let gelu = sigmoid_times(cubic.mul(L::splat(TWICE_ROOT)), g);
+            store_some(gelu.mul(load_some(up.add(i), count)), out.add(i), count);
+        });
+    }
+}
+
+/// y / (1 + e⁻ˣ).
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+unsafe fn sigmoid_times<L: Lanes>(x: L, y: L) -> L {
+    // SAFETY: as this function.
+    unsafe { y.div(exp(L::splat(0.0).sub(x)).add(L::splat(1.0))) }
+}
+
+/// `x = cap · tanh(x / cap)`.
+///
+/// # Safety
+/// `x` has `n` f32.
+#[inline(always)]
+pub unsafe fn soft_cap<L: Lanes>(x: *mut f32, n: usize, cap: f32) {
+    // SAFETY: `blocks` stays below n.
+    unsafe {
+        blocks(n, |i, count| {
+            let v = load_some::<L>(x.add(i), count);
+            store_some(tanh(v.div(L::splat(cap))).mul(L::splat(cap)), x.add(i), count);
+        });
+    }
+}
+
+/// `x = exp(x − m)`.
+///
+/// # Safety
+/// `x` has `n` f32.
+#[inline(always)]
+pub unsafe fn exp_minus<L: Lanes>(x: *mut f32, n: usize, m: f32) {
+    // SAFETY: `blocks` stays below n.
+    unsafe {
+        blocks(n, |i, count| {
+            store_some(exp(load_some::<L>(x.add(i), count).sub(L::splat(m))), x.add(i), count);
         });
     }
 }

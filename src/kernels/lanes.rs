@@ -146,6 +146,33 @@ pub unsafe fn exp<L: Lanes>(x: L) -> L {
     }
 }
 
+/// tanh(x) per lane, the same rational function in every tier (coefficients: Eigen, `ptanh_float`), within 3·10⁻⁷; odd, so small
+/// values keep their precision, and never beyond ±1. NaN stays NaN.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+pub unsafe fn tanh<L: Lanes>(x: L) -> L {
+    const LIMIT: f32 = 7.905_311; // tanh is 1 − 3·10⁻⁷ there, and the function below would leave ±1 soon after
+    // SAFETY: as this function.
+    unsafe {
+        let x = L::splat(LIMIT).min(L::splat(-LIMIT).max(x));
+        let z = x.mul(x);
+        let p = L::splat(-2.760_768_5e-16);
+        let p = p.fma(z, L::splat(2.000_188e-13));
+        let p = p.fma(z, L::splat(-8.604_672e-11));
+        let p = p.fma(z, L::splat(5.122_297e-8));
+        let p = p.fma(z, L::splat(1.485_722_4e-5));
+        let p = p.fma(z, L::splat(6.372_619_3e-4));
+        let p = p.fma(z, L::splat(4.893_524_6e-3));
+        let q = L::splat(1.198_258_4e-6);
+        let q = q.fma(z, L::splat(1.185_347_1e-4));
+        let q = q.fma(z, L::splat(2.268_434_6e-3));
+        let q = q.fma(z, L::splat(4.893_525e-3));
+        x.mul(p).div(q)
+    }
+}
+
 /// Runs `$body` for the items from 0 to `$count`, `$N` (1, 2 or 3) of them from `$i` on at a time. Four are two pairs: three
 /// and one would leave registers idle.
 macro_rules! in_groups {

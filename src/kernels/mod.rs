@@ -20,6 +20,7 @@ mod scalar;
 mod x86;
 
 use crate::tensor::{AlignedBuffer, DType};
+pub use attention::Visible;
 use attention::{STATE_EXTRA, Tile};
 use float::{Ahead, UNROLLED_BLOCKS};
 pub use lanes::LANES;
@@ -42,7 +43,8 @@ const CACHE_BYTES: usize = 288 * 1024;
 type PerType<F> = [F; DType::ALL.len()];
 type Gemv = unsafe fn([*const u8; 4], usize, (usize, usize), *const f32, [*mut f32; 4], usize);
 type MatrixTile = unsafe fn(*const f32, *const f32, usize, *mut f32, (bool, bool), *mut f32, usize, Ahead);
-type Attend = unsafe fn(Tile, *const f32, usize, *const usize, *mut f32);
+type Attend = unsafe fn(Tile, *const f32, usize, *const Visible, *mut f32);
+type Gated = unsafe fn(*const f32, *const f32, usize, *mut f32);
 
 /// The kernels of one tier. Private function pointers whose safety contracts the methods check.
 pub struct Kernels {
@@ -51,7 +53,10 @@ pub struct Kernels {
     pack: PerType<unsafe fn(*const u8, usize, *mut f32, usize)>,
     tile: MatrixTile,
     rms_norm: unsafe fn(*const f32, *const f32, usize, f32, *mut f32),
-    swiglu: unsafe fn(*const f32, *const f32, usize, *mut f32),
+    /// By [`Activation`].
+    gated: [Gated; 2],
+    soft_cap: unsafe fn(*mut f32, usize, f32),
+    exp_minus: unsafe fn(*mut f32, usize, f32),
     widen: PerType<unsafe fn(*const u8, usize, *mut f32)>,
     narrow_f16: unsafe fn(*const f32, usize, *mut u8),
     attend: PerType<Attend>,
@@ -77,7 +82,9 @@ macro_rules! tier {
                 pack: [pack::<F32>, pack::<F16>, pack::<BF16>],
                 tile,
                 rms_norm,
-                swiglu,
+                gated: [swiglu, geglu],
+                soft_cap,
+                exp_minus,
                 widen: [widen::<F32>, widen::<F16>, widen::<BF16>],
                 narrow_f16,
                 attend: [attend::<F32>, attend::<F16>, attend::<BF16>],
@@ -97,10 +104,15 @@ macro_rules! tier {
             x: *const f32, weight: *const f32, n: usize, eps: f32, out: *mut f32));
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, swiglu(
             gate: *const f32, up: *const f32, n: usize, out: *mut f32));
+        $crate::kernels::tier!(@fn [$($feature),*] $L, float, geglu(
+            gate: *const f32, up: *const f32, n: usize, out: *mut f32));
+        $crate::kernels::tier!(@fn [$($feature),*] $L, float, soft_cap(x: *mut f32, n: usize, cap: f32));
+        $crate::kernels::tier!(@fn [$($feature),*] $L, float, exp_minus(x: *mut f32, n: usize, m: f32));
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, widen<E>(src: *const u8, n: usize, dst: *mut f32));
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, narrow_f16(src: *const f32, n: usize, dst: *mut u8));
         $crate::kernels::tier!(@fn [$($feature),*] $L, attention, attend<E>(
-            tile: $crate::kernels::attention::Tile, q: *const f32, rows: usize, visible: *const usize, state: *mut f32));
+            tile: $crate::kernels::attention::Tile, q: *const f32, rows: usize,
+            visible: *const $crate::kernels::attention::Visible, state: *mut f32));
         $crate::kernels::tier!(@fn [$($feature),*] $L, attention, merge(
             state: *mut f32, tile: *const f32, padded: usize));
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, prefetch(p: *const u8, len: usize));
@@ -168,6 +180,24 @@ pub struct KvTile<'a> {
     pub values: &'a [u8],
     /// Width of a head.
     pub head_dim: usize,
+}
+
+/// What becomes of attention scores before the softmax.
+#[derive(Clone, Copy, Debug)]
+pub struct Scoring {
+    /// Factor on them.
+    pub scale: f32,
+    /// c, if s becomes c · tanh(s / c) then.
+    pub cap: Option<f32>,
+}
+
+/// The activation of a gated MLP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// silu(x) = x / (1 + e⁻ˣ).
+    Silu,
+    /// GELU by its tanh approximation.
+    GeluTanh,
 }
 
 /// f32 of one row's attention state: o (padded to 8), m, l.
@@ -316,11 +346,33 @@ impl Kernels {
         unsafe { (self.rms_norm)(x.as_ptr(), weight.as_ptr(), x.len(), eps, out.as_mut_ptr()) }
     }
 
-    /// `out = silu(gate) · up`.
-    pub fn swiglu(&self, gate: &[f32], up: &[f32], out: &mut [f32]) {
-        assert!(gate.len() == up.len() && gate.len() == out.len(), "swiglu: lengths");
+    /// [`rms_norm`](Self::rms_norm) of a row into itself.
+    pub fn rms_norm_in_place(&self, x: &mut [f32], weight: &[f32], eps: f32) {
+        assert!(!x.is_empty() && x.len() == weight.len(), "rms_norm: lengths");
+        // SAFETY: both have x.len() f32, and the kernel allows the result where x is.
+        unsafe { (self.rms_norm)(x.as_ptr(), weight.as_ptr(), x.len(), eps, x.as_mut_ptr()) }
+    }
+
+    /// `out = activation(gate) · up`.
+    pub fn gated(&self, activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
+        assert!(gate.len() == up.len() && gate.len() == out.len(), "gated: lengths");
         // SAFETY: all three have gate.len() f32.
-        unsafe { (self.swiglu)(gate.as_ptr(), up.as_ptr(), gate.len(), out.as_mut_ptr()) }
+        unsafe { (self.gated[activation as usize])(gate.as_ptr(), up.as_ptr(), gate.len(), out.as_mut_ptr()) }
+    }
+
+    /// `x = cap · tanh(x / cap)`.
+    pub fn soft_cap(&self, x: &mut [f32], cap: f32) {
+        // SAFETY: x has x.len() f32.
+        unsafe { (self.soft_cap)(x.as_mut_ptr(), x.len(), cap) }
+    }
+
+    /// The softmax of `x` in place; the sum is taken in ascending order.
+    pub fn softmax(&self, x: &mut [f32]) {
+        let highest = x.iter().copied().fold(f32::NEG_INFINITY, |m, v| if v > m { v } else { m });
+        // SAFETY: x has x.len() f32.
+        unsafe { (self.exp_minus)(x.as_mut_ptr(), x.len(), highest) };
+        let sum = x.iter().fold(0.0, |sum, v| sum + v);
+        x.iter_mut().for_each(|v| *v /= sum);
     }
 
     /// Elements of `dtype` as f32, exactly.
@@ -341,16 +393,16 @@ impl Kernels {
         }
     }
 
-    /// Attends the rows `q`, `[visible.len()][head_dim]`, to the first `visible[r]` keys of a tile and merges the results
-    /// into the rows' `states`, [`attention_state_len`] f32 each, tiles in ascending order. A state begins as
+    /// Attends the rows `q`, `[visible.len()][head_dim]`, to the keys `visible[r]` of a tile and merges the results into
+    /// the rows' `states`, [`attention_state_len`] f32 each, tiles in ascending order. A state begins as
     /// [`clear_state`] leaves it; a row that sees no key keeps it. The tile `next` is brought near meanwhile.
     pub fn attend(
         &self,
         tile: KvTile<'_>,
         next: Option<KvTile<'_>>,
-        scale: f32,
+        scoring: Scoring,
         q: &[f32],
-        visible: &[usize],
+        visible: &[Visible],
         states: &mut [f32],
     ) {
         let KvTile { dtype, keys, values, head_dim } = tile;
@@ -359,10 +411,12 @@ impl Kernels {
         assert_eq!(values.len(), padded * TILE_KEYS * dtype.size(), "attend: values");
         assert_eq!(q.len(), visible.len() * head_dim, "attend: q");
         assert_eq!(states.len(), visible.len() * attention_state_len(head_dim), "attend: states");
-        assert!(visible.iter().all(|&c| c <= TILE_KEYS), "attend: visible");
+        assert!(visible.iter().all(|v| v.from <= v.to && v.to <= TILE_KEYS), "attend: visible");
         let next = next.map_or((keys, values), |next| (next.keys, next.values));
         let next = (next.0.as_ptr(), next.1.as_ptr());
-        let tile = Tile { k: keys.as_ptr(), v: values.as_ptr(), next, head_dim, padded, scale };
+        let Scoring { scale, cap } = scoring;
+        let cap = cap.unwrap_or(0.0);
+        let tile = Tile { k: keys.as_ptr(), v: values.as_ptr(), next, head_dim, padded, scale, cap };
         // SAFETY: the sizes were checked above.
         unsafe {
             (self.attend[dtype as usize])(tile, q.as_ptr(), visible.len(), visible.as_ptr(), states.as_mut_ptr());

@@ -1,13 +1,15 @@
 //! The forward pass of a Llama-like decoder: one code path for prefill (n > 1) and decode (n = 1).
 
 use super::family::Architecture;
+use super::layer::{Branch, Layer, Weights};
 use super::profile::{Operator, Profile};
 use crate::bail;
 use crate::checkpoint::{Checkpoint, Config, Tensor};
 use crate::error::Result;
-use crate::ops::attention::{Heads, Partials, Queries};
+use crate::ops::attention::{CacheLayer, Heads, Partials, Queries};
 use crate::ops::kv::{self, KvLayout, Projected};
 use crate::ops::linear::Linear;
+use crate::ops::moe::MoeBuffers;
 use crate::ops::rope::{Rotary, rotate};
 use crate::ops::{self, Exec, Sequence};
 use crate::tensor::{AlignedBuffer, DType};
@@ -24,31 +26,13 @@ pub struct Decoder {
     /// Weight of the final RMSNorm, `[hidden]`.
     norm: Vec<f32>,
     lm_head: Linear,
-    rotary: Rotary,
+    /// The rotary embeddings that the layers choose from.
+    rotaries: Vec<Rotary>,
     heads: Heads,
     hidden: usize,
     intermediate: usize,
     eps: f32,
-}
-
-/// One decoder layer.
-#[derive(Debug)]
-struct Layer {
-    input_norm: Vec<f32>,
-    /// q, k and v side by side.
-    qkv: Linear,
-    o: Linear,
-    post_norm: Vec<f32>,
-    /// gate and up side by side.
-    gate_up: Linear,
-    down: Linear,
-}
-
-impl Layer {
-    /// Weights of its matrices.
-    fn elements(&self) -> usize {
-        [&self.qkv, &self.o, &self.gate_up, &self.down].map(|matrix| matrix.inputs() * matrix.outputs()).iter().sum()
-    }
+    architecture: Architecture,
 }
 
 /// The buffers of a forward pass over at most n tokens.
@@ -66,9 +50,11 @@ pub struct Workspace {
     att: AlignedBuffer<f32>,
     /// A branch's output before it is added to the residual stream, `[n][hidden]`.
     branch: AlignedBuffer<f32>,
-    /// silu(gate) · up, `[n][intermediate]`.
+    /// activation(gate) · up, `[n][intermediate]`.
     ff: AlignedBuffer<f32>,
-    /// Cosines and sines of the rotary angles, `[n][head_dim / 2]`.
+    /// Of a layer with experts.
+    moe: MoeBuffers,
+    /// Cosines and sines of the rotary angles, `[rotaries][n][pairs]`.
     cos: AlignedBuffer<f32>,
     sin: AlignedBuffer<f32>,
     /// Activations as the tile kernel reads them.
@@ -98,36 +84,19 @@ impl Decoder {
         checkpoint: &Checkpoint,
         progress: &mut dyn FnMut(usize, usize) -> bool,
     ) -> Result<Decoder> {
-        let (hidden, intermediate, vocab) = (config.hidden_size, config.intermediate_size, config.vocab_size);
+        let (hidden, vocab) = (config.hidden_size, config.vocab_size);
         let heads = Heads {
             kv: config.num_key_value_heads,
             group: config.num_attention_heads / config.num_key_value_heads,
             dim: config.head_dim,
-            scale: architecture.score_scale,
+            scoring: architecture.scoring(),
         };
         let mut layers = Vec::with_capacity(config.num_hidden_layers);
         for i in 0..config.num_hidden_layers {
             if progress(i, config.num_hidden_layers) {
                 bail!(Cancelled, "the load was cancelled at layer {i} of {}", config.num_hidden_layers);
             }
-            let weights = Weights { checkpoint, prefix: format!("model.layers.{i}") };
-            let (q, kv) = (heads.kv * heads.group * heads.dim, heads.kv * heads.dim);
-            layers.push(Layer {
-                input_norm: weights.norm("input_layernorm", hidden)?,
-                qkv: weights.linear(
-                    &[("self_attn.q_proj", q), ("self_attn.k_proj", kv), ("self_attn.v_proj", kv)],
-                    hidden,
-                    architecture.qkv_bias,
-                )?,
-                o: weights.linear(&[("self_attn.o_proj", hidden)], q, architecture.o_bias)?,
-                post_norm: weights.norm("post_attention_layernorm", hidden)?,
-                gate_up: weights.linear(
-                    &[("mlp.gate_proj", intermediate), ("mlp.up_proj", intermediate)],
-                    hidden,
-                    architecture.mlp_bias,
-                )?,
-                down: weights.linear(&[("mlp.down_proj", hidden)], intermediate, architecture.mlp_bias)?,
-            });
+            layers.push(Layer::load(config, architecture, checkpoint, i)?);
         }
         // Tied as Hugging Face does it: whichever of the two is there serves for both.
         const NAMES: [&str; 2] = ["model.embed_tokens.weight", "lm_head.weight"];
@@ -142,13 +111,14 @@ impl Decoder {
         Ok(Decoder {
             embedding,
             layers,
-            norm: Weights { checkpoint, prefix: "model".to_string() }.norm("norm", hidden)?,
+            norm: Weights::new(checkpoint, "model".to_string(), architecture).norm("norm", hidden)?,
             lm_head: Linear::new(vec![lm_head], &[])?,
-            rotary: Rotary::new(&config.rope, config.head_dim),
+            rotaries: [Some(&config.rope), config.rope_local.as_ref()].into_iter().flatten().map(Rotary::new).collect(),
             heads,
             hidden,
-            intermediate,
+            intermediate: config.intermediate_size,
             eps: config.rms_norm_eps,
+            architecture: architecture.clone(),
         })
     }
 
@@ -166,13 +136,19 @@ impl Decoder {
     /// and is half as much again for each operation.
     pub fn token_cost(&self, position: usize) -> f64 {
         let matrices: usize = self.layers.iter().map(Layer::elements).sum();
-        let attended = 2 * self.layers.len() * self.heads.kv * self.heads.group * self.heads.dim * position;
+        let seen: usize = self.layers.iter().map(|layer| layer.window.unwrap_or(position).min(position)).sum();
+        let attended = 2 * self.heads.kv * self.heads.group * self.heads.dim * seen;
         1.0 + 1.5 * attended as f64 / matrices as f64
     }
 
     /// Sizes of a KV cache of this model.
     pub fn kv_layout(&self, dtype: DType) -> KvLayout {
         KvLayout { layers: self.layers.len(), heads: self.heads.kv, head_dim: self.heads.dim, dtype }
+    }
+
+    /// The longest sequence that is rotated in the usual way, if there is another.
+    pub fn longest_usual(&self) -> Option<usize> {
+        self.rotaries[0].longest_usual()
     }
 
     /// Runs the tokens through all layers; returns the residual stream after the last, `[n][hidden]`, where each sequence
@@ -188,23 +164,29 @@ impl Decoder {
         let heads = &self.heads;
         let (q_width, kv_width) = (heads.kv * heads.group * heads.dim, heads.kv * heads.dim);
         let width = q_width + 2 * kv_width;
-        let half = heads.dim / 2;
+        let pairs = self.rotaries[0].pairs();
         workspace.reserve(n, self)?;
-        let Workspace { tokens, x, h, qkv, att, branch, ff, cos, sin, packed, partials, .. } = workspace;
+        let Workspace { tokens, x, h, qkv, att, branch, ff, moe, cos, sin, packed, partials, .. } = workspace;
         let (x, h) = (&mut x[..n * self.hidden], &mut h[..n * self.hidden]);
         let (qkv, att) = (&mut qkv[..n * width], &mut att[..n * q_width]);
         let branch = &mut branch[..n * self.hidden];
-        let ff = &mut ff[..n * self.intermediate];
-        let (cos, sin) = (&mut cos[..n * half], &mut sin[..n * half]);
+        let angles = self.rotaries.len() * n * pairs;
+        let (cos, sin) = (&mut cos[..angles], &mut sin[..angles]);
 
         let tokens = &mut tokens[..n];
         for sequence in &*sequences {
             tokens[sequence.rows.clone()].copy_from_slice(sequence.tokens);
-            let angles = sequence.rows.start * half..sequence.rows.end * half;
-            self.rotary.angles(sequence.start, &mut cos[angles.clone()], &mut sin[angles]);
+            for (i, rotary) in self.rotaries.iter().enumerate() {
+                let angles = (i * n + sequence.rows.start) * pairs..(i * n + sequence.rows.end) * pairs;
+                let (cos, sin) = (&mut cos[angles.clone()], &mut sin[angles]);
+                rotary.angles(sequence.start, sequence.kv.long(), cos, sin);
+            }
         }
         clock.lap(Operator::Rope);
         ops::gather(exec, self.embedding.dtype(), self.embedding.bytes(), self.hidden, tokens, x);
+        if let Some(factor) = self.architecture.embedding_scale {
+            ops::scale(exec, x, factor, self.hidden);
+        }
         clock.lap(Operator::Embedding);
         trace(&mut tap, || "embeddings".into(), x);
 
@@ -213,35 +195,39 @@ impl Decoder {
                 break;
             }
             // x += Wo · attend(rope(Wq·h), rope(Wk·h), Wv·h)
-            ops::rms_norm(exec, x, &layer.input_norm, self.eps, h);
+            let input = self.branch_input(exec, x, &layer.attention_norm, h);
             clock.lap(Operator::RmsNorm);
-            let prepare = |worker| heads.prefetch(exec, &sequences[0], i, worker);
-            layer.qkv.apply_after(exec, prepare, h, packed, qkv);
+            let cached = CacheLayer { index: i, window: layer.window };
+            let prepare = |worker| heads.prefetch(exec, &sequences[0], cached, worker);
+            layer.qkv.apply_after(exec, prepare, input, packed, qkv);
             clock.lap(Operator::Matmul);
-            self.rotate(exec, qkv, width, cos, sin);
+            let turn = layer.rotary.map(|i| i * n * pairs..(i + 1) * n * pairs);
+            self.prepare_rows(exec, layer, qkv, width, turn.map(|turn| (&cos[turn.clone()], &sin[turn])));
             clock.lap(Operator::Rope);
             trace_columns(&mut tap, || format!("layers.{i}.q_rope"), qkv, width, 0..q_width);
             trace_columns(&mut tap, || format!("layers.{i}.k_rope"), qkv, width, q_width..q_width + kv_width);
             kv::store(exec, sequences, i, Projected { qkv, width, keys: q_width });
             clock.lap(Operator::KvStore);
-            heads.attend(exec, Queries { qkv, width }, sequences, i, partials, att);
+            heads.attend(exec, Queries { qkv, width }, sequences, cached, partials, att);
             clock.lap(Operator::Attention);
             trace(&mut tap, || format!("layers.{i}.attention"), att);
             layer.o.apply(exec, att, packed, branch);
             clock.lap(Operator::Matmul);
             trace(&mut tap, || format!("layers.{i}.attention_out"), branch);
-            ops::add(exec, x, branch, self.hidden);
+            self.add_branch(exec, branch, &layer.attention_out_norm, x);
             clock.lap(Operator::Residual);
 
-            // x += Wdown · (silu(Wgate·h) * Wup·h)
-            ops::rms_norm(exec, x, &layer.post_norm, self.eps, h);
+            // x += Wdown · (activation(Wgate·h) * Wup·h)
+            let input = self.branch_input(exec, x, &layer.mlp_norm, h);
             clock.lap(Operator::RmsNorm);
-            layer.gate_up.apply_swiglu(exec, h, packed, ff);
-            clock.lap(Operator::Matmul);
-            layer.down.apply(exec, ff, packed, branch);
+            let activation = self.architecture.activation;
+            match &layer.mlp {
+                Branch::Dense(mlp) => mlp.apply(exec, activation, input, (ff, packed), branch),
+                Branch::Sparse(experts) => experts.apply(exec, activation, input, moe, (ff, packed), branch),
+            }
             clock.lap(Operator::Matmul);
             trace(&mut tap, || format!("layers.{i}.mlp"), branch);
-            ops::add(exec, x, branch, self.hidden);
+            self.add_branch(exec, branch, &layer.mlp_out_norm, x);
             clock.lap(Operator::Residual);
             trace(&mut tap, || format!("layers.{i}.hidden"), x);
         }
@@ -249,14 +235,55 @@ impl Decoder {
         Ok(x)
     }
 
-    /// Rotates the queries and keys of each row.
-    fn rotate(&self, exec: &Exec<'_>, qkv: &mut [f32], width: usize, cos: &[f32], sin: &[f32]) {
-        let half = self.heads.dim / 2;
-        let rotated = (self.heads.kv * self.heads.group + self.heads.kv) * self.heads.dim;
+    /// The residual stream as a branch gets it: its norm, in `h`, if the layer has one.
+    fn branch_input<'x>(&self, exec: &Exec<'_>, x: &'x [f32], norm: &Option<Vec<f32>>, h: &'x mut [f32]) -> &'x [f32] {
+        let Some(weight) = norm else { return x };
+        ops::rms_norm(exec, x, weight, self.eps, h);
+        h
+    }
+
+    /// Adds a branch's output, or its norm, to the residual stream.
+    fn add_branch(&self, exec: &Exec<'_>, branch: &mut [f32], norm: &Option<Vec<f32>>, x: &mut [f32]) {
+        if let Some(weight) = norm {
+            ops::rms_norm_in_place(exec, branch, weight, self.eps);
+        }
+        if let Some(factor) = self.architecture.residual_scale {
+            ops::scale(exec, branch, factor, self.hidden);
+        }
+        ops::add(exec, x, branch, self.hidden);
+    }
+
+    /// Normalizes, clamps and rotates the queries and keys of each row, as far as the layer does that.
+    fn prepare_rows(
+        &self,
+        exec: &Exec<'_>,
+        layer: &Layer,
+        qkv: &mut [f32],
+        width: usize,
+        angles: Option<(&[f32], &[f32])>,
+    ) {
+        let heads = &self.heads;
+        let (q, k) = (heads.kv * heads.group * heads.dim, heads.kv * heads.dim);
+        let pairs = self.rotaries[0].pairs();
+        let clip = self.architecture.clip_qkv;
+        if layer.qk_norm.is_none() && clip.is_none() && angles.is_none() {
+            return;
+        }
         ops::each_row(exec, qkv, width, |t, row| {
-            let angles = t * half..(t + 1) * half;
-            for head in row[..rotated].chunks_exact_mut(self.heads.dim) {
-                rotate(head, &cos[angles.clone()], &sin[angles.clone()]);
+            if let Some((q_norm, k_norm)) = &layer.qk_norm {
+                for (part, weight) in [(0..q, q_norm), (q..q + k, k_norm)] {
+                    let normalized = row[part].chunks_exact_mut(weight.len());
+                    normalized.for_each(|x| exec.kernels.rms_norm_in_place(x, weight, self.eps));
+                }
+            }
+            if let Some(clip) = clip {
+                row.iter_mut().for_each(|v| *v = v.clamp(-clip, clip));
+            }
+            if let Some((cos, sin)) = angles {
+                let turn = t * pairs..(t + 1) * pairs;
+                for head in row[..q + k].chunks_exact_mut(heads.dim) {
+                    rotate(head, &cos[turn.clone()], &sin[turn.clone()]);
+                }
             }
         });
     }
@@ -283,9 +310,32 @@ impl Decoder {
         clock.lap(Operator::RmsNorm);
         trace(&mut tap, || "final_norm".into(), h);
         self.lm_head.apply(exec, h, packed, logits);
+        self.finish_logits(exec, logits);
         clock.lap(Operator::LmHead);
         trace(&mut tap, || "logits".into(), logits);
         Ok(logits)
+    }
+}
+
+impl Decoder {
+    /// Divides and caps logits, as far as the model does that.
+    fn finish_logits(&self, exec: &Exec<'_>, logits: &mut [f32]) {
+        const GRAIN: usize = 4096;
+        let Architecture { logit_divisor, logit_cap, .. } = self.architecture;
+        if logit_divisor.is_none() && logit_cap.is_none() {
+            return;
+        }
+        exec.team.blocks(logits, self.vocab(), (1, GRAIN), |_, mut block| {
+            for t in block.rows() {
+                let row = block.row(t);
+                if let Some(divisor) = logit_divisor {
+                    row.iter_mut().for_each(|v| *v /= divisor);
+                }
+                if let Some(cap) = logit_cap {
+                    exec.kernels.soft_cap(row, cap);
+                }
+            }
+        });
     }
 }
 
@@ -302,34 +352,12 @@ impl Workspace {
             (&mut self.att, q),
             (&mut self.branch, decoder.hidden),
             (&mut self.ff, decoder.intermediate),
-            (&mut self.cos, heads.dim / 2),
-            (&mut self.sin, heads.dim / 2),
+            (&mut self.cos, decoder.rotaries.len() * decoder.rotaries[0].pairs()),
+            (&mut self.sin, decoder.rotaries.len() * decoder.rotaries[0].pairs()),
         ] {
             buffer.try_grow(n * width)?;
         }
         Ok(())
-    }
-}
-
-/// A layer's weights by name.
-struct Weights<'a> {
-    checkpoint: &'a Checkpoint,
-    prefix: String,
-}
-
-impl Weights<'_> {
-    fn norm(&self, name: &str, len: usize) -> Result<Vec<f32>> {
-        Ok(self.checkpoint.tensor(&format!("{}.{name}.weight", self.prefix), &[len])?.view().to_f32())
-    }
-
-    /// The matrices `(name, outputs)` side by side.
-    fn linear(&self, parts: &[(&str, usize)], inputs: usize, bias: bool) -> Result<Linear> {
-        let tensor = |name: &str, kind: &str, shape: &[usize]| {
-            self.checkpoint.tensor(&format!("{}.{name}.{kind}", self.prefix), shape)
-        };
-        let weights = parts.iter().map(|(name, outputs)| tensor(name, "weight", &[*outputs, inputs]));
-        let biases = parts.iter().filter(|_| bias).map(|(name, outputs)| tensor(name, "bias", &[*outputs]));
-        Linear::new(weights.collect::<Result<_>>()?, &biases.collect::<Result<Vec<_>>>()?)
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod decoder;
 mod family;
+mod layer;
 mod profile;
 
 pub use decoder::{Decoder, Pass, Tap, Workspace};
@@ -77,7 +78,9 @@ impl Model {
         let progress = progress.unwrap_or(&mut ignore);
         let mut by_layer = |done: usize, of: usize| progress(bytes * done as u64 / of as u64, bytes);
         let decoder = Decoder::load(&config, &architecture, &checkpoint, &mut by_layer)?;
-        checkpoint.will_need();
+        if config.experts.is_none() {
+            checkpoint.will_need(); // experts that are not chosen are not read
+        }
         let tokenizer = match &source.tokenizer {
             Some(file) => Some(Arc::new(Tokenizer::parse(&file.name, &file.bytes)?)),
             None => None,

@@ -4,7 +4,7 @@
 //! shared between threads for one token, and a block of query rows can walk over the tiles for many: same bits.
 
 use super::{Exec, Scratch, Sequence};
-use crate::kernels::{TILE_KEYS, attention_state_len, clear_state, finish_state};
+use crate::kernels::{Scoring, TILE_KEYS, Visible, attention_state_len, clear_state, finish_state};
 use crate::pool::Block;
 use crate::tensor::AlignedBuffer;
 use std::ops::Range;
@@ -18,8 +18,29 @@ pub struct Heads {
     pub group: usize,
     /// Width of a head.
     pub dim: usize,
-    /// Factor on the scores.
-    pub scale: f32,
+    /// What becomes of the scores.
+    pub scoring: Scoring,
+}
+
+/// A layer as attention sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheLayer {
+    /// Its number in the cache.
+    pub index: usize,
+    /// How many tokens a token sees, itself included; `None`: all before it.
+    pub window: Option<usize>,
+}
+
+impl CacheLayer {
+    /// The tiles that tokens at `positions` see some of; the others are not read.
+    fn tiles(&self, positions: Range<usize>) -> Range<usize> {
+        self.first_seen(positions.start) / TILE_KEYS..positions.end.div_ceil(TILE_KEYS)
+    }
+
+    /// The first position that a token at `position` sees.
+    fn first_seen(&self, position: usize) -> usize {
+        self.window.map_or(0, |window| (position + 1).saturating_sub(window))
+    }
 }
 
 /// Query rows at once: enough to widen a KV tile once for many, few enough to share them evenly between the threads.
@@ -51,7 +72,7 @@ impl Heads {
         exec: &Exec<'_>,
         queries: Queries<'_>,
         sequences: &[Sequence<'_>],
-        layer: usize,
+        layer: CacheLayer,
         partials: &mut Partials,
         out: &mut [f32],
     ) {
@@ -76,14 +97,14 @@ impl Heads {
     }
 
     /// Brings near what `worker` will read when the one token of `sequence` attends, as far as that stays near until then.
-    pub fn prefetch(&self, exec: &Exec<'_>, sequence: &Sequence<'_>, layer: usize, worker: usize) {
+    pub fn prefetch(&self, exec: &Exec<'_>, sequence: &Sequence<'_>, layer: CacheLayer, worker: usize) {
         const MOST_BYTES: usize = 128 * 1024;
-        let (kv, tiles) = (sequence.kv.layer(layer), sequence.start / TILE_KEYS + 1);
-        let pairs = self.kv * tiles;
+        let (kv, tiles) = (sequence.kv.layer(layer.index), layer.tiles(sequence.start..sequence.start + 1));
+        let pairs = self.kv * tiles.len();
         let (from, to) = (pairs * worker / exec.team.threads(), pairs * (worker + 1) / exec.team.threads());
         let mut bytes = 0;
         for pair in (from..to).rev() {
-            let tile = kv.tile(pair / tiles, pair % tiles);
+            let tile = kv.tile(pair / tiles.len(), tiles.start + pair % tiles.len());
             bytes += tile.keys.len() + tile.values.len();
             if bytes > MOST_BYTES {
                 return;
@@ -99,11 +120,11 @@ impl Heads {
         exec: &Exec<'_>,
         queries: Queries<'_>,
         sequence: &Sequence<'_>,
-        layer: usize,
+        layer: CacheLayer,
         scratch: &mut Scratch,
         block: &mut Block<'_, f32>,
     ) {
-        let (head, kv) = (block.columns().start / (self.group * self.dim), sequence.kv.layer(layer));
+        let (head, kv) = (block.columns().start / (self.group * self.dim), sequence.kv.layer(layer.index));
         let tokens = block.rows();
         let len = attention_state_len(self.dim);
         let rows = tokens.len() * self.group;
@@ -112,10 +133,10 @@ impl Heads {
         let states = scratch.states.grown(rows * len);
         states.chunks_exact_mut(len).for_each(clear_state);
         let visible = scratch.visible.grown(rows);
-        for tile in 0..(sequence.start + tokens.end).div_ceil(TILE_KEYS) {
-            self.count_visible(sequence.start + tokens.start, tile, visible);
+        for tile in layer.tiles(sequence.start + tokens.start..sequence.start + tokens.end) {
+            self.find_visible(layer, sequence.start + tokens.start, tile, visible);
             let tile = exec.kernels.widen_tile(kv.tile(head, tile), &mut scratch.tile);
-            exec.kernels.attend(tile, None, self.scale, q, visible, states);
+            exec.kernels.attend(tile, None, self.scoring, q, visible, states);
         }
         for (token, states) in tokens.zip(states.chunks_exact(self.group * len)) {
             for (out, state) in block.row(token).chunks_exact_mut(self.dim).zip(states.chunks_exact(len)) {
@@ -131,23 +152,24 @@ impl Heads {
         exec: &Exec<'_>,
         queries: Queries<'_>,
         sequences: &[Sequence<'_>],
-        layer: usize,
+        layer: CacheLayer,
         partials: &mut Partials,
         out: &mut [f32],
     ) {
         let tokens = sequences[0].tokens.len();
-        let tiles = |s: usize| (sequences[s].start + tokens).div_ceil(TILE_KEYS);
+        let tiles = |s: usize| layer.tiles(sequences[s].start..sequences[s].start + tokens);
         let Partials { states, pairs } = partials;
         let pairs = pairs.grown(sequences.len() + 1);
         pairs[0] = 0;
-        (0..sequences.len()).for_each(|s| pairs[s + 1] = pairs[s] + self.kv * tiles(s));
+        (0..sequences.len()).for_each(|s| pairs[s + 1] = pairs[s] + self.kv * tiles(s).len());
         let (pairs, all) = (&*pairs, pairs[sequences.len()]);
         // The sequence, head and tile of a pair.
         let place = |pair: usize| {
             let s = pairs.partition_point(|&first| first <= pair) - 1;
-            (s, (pair - pairs[s]) / tiles(s), (pair - pairs[s]) % tiles(s))
+            let (tiles, pair) = (tiles(s), pair - pairs[s]);
+            (s, pair / tiles.len(), tiles.start + pair % tiles.len())
         };
-        let tile_at = |(s, head, tile): (usize, usize, usize)| sequences[s].kv.layer(layer).tile(head, tile);
+        let tile_at = |(s, head, tile): (usize, usize, usize)| sequences[s].kv.layer(layer.index).tile(head, tile);
         let len = attention_state_len(self.dim);
         let rows = tokens * self.group;
         let states = states.grown(all * rows * len);
@@ -161,11 +183,11 @@ impl Heads {
                 if loaded.replace((s, head)) != Some((s, head)) {
                     self.load(queries, head, sequences[s].rows.clone(), q);
                 }
-                self.count_visible(sequences[s].start, tile, visible);
+                self.find_visible(layer, sequences[s].start, tile, visible);
                 block.row(pair).chunks_exact_mut(len).for_each(clear_state);
                 let next = (pair + 1 < block.rows().end).then(|| tile_at(place(pair + 1)));
                 let tile = tile_at((s, head, tile));
-                exec.kernels.attend(tile, next, self.scale, q, visible, block.row(pair));
+                exec.kernels.attend(tile, next, self.scoring, q, visible, block.row(pair));
             }
         });
         let states = &*states;
@@ -179,8 +201,9 @@ impl Heads {
             for row in block.rows() {
                 let (s, row_of_head) = (row / tokens, row % tokens * self.group + group);
                 clear_state(state);
-                for tile in 0..tiles(s) {
-                    let at = ((pairs[s] + head * tiles(s) + tile) * rows + row_of_head) * len;
+                let tiles = tiles(s).len();
+                for tile in 0..tiles {
+                    let at = ((pairs[s] + head * tiles + tile) * rows + row_of_head) * len;
                     exec.kernels.merge(state, &states[at..at + len]);
                 }
                 finish_state(state, block.row(row));
@@ -196,11 +219,12 @@ impl Heads {
         }
     }
 
-    /// How many keys of `tile` each query row sees, the first row's token being at `position`: token i sees the keys 0..=i.
-    fn count_visible(&self, position: usize, tile: usize, visible: &mut [usize]) {
+    /// Which keys of `tile` each query row sees, the first row's token being at `position`.
+    fn find_visible(&self, layer: CacheLayer, position: usize, tile: usize, visible: &mut [Visible]) {
+        let within = |key: usize| key.saturating_sub(tile * TILE_KEYS).min(TILE_KEYS);
         for (row, visible) in visible.iter_mut().enumerate() {
-            let seen = position + row / self.group + 1;
-            *visible = seen.saturating_sub(tile * TILE_KEYS).min(TILE_KEYS);
+            let position = position + row / self.group;
+            *visible = Visible { from: within(layer.first_seen(position)), to: within(position + 1) };
         }
     }
 }

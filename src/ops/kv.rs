@@ -1,6 +1,6 @@
 //! The KV cache of a sequence: pages of [`TILE_KEYS`] positions, by KV head, never expanded to the query heads.
 
-use super::pages::{Page, PagePool};
+use super::pages::{Kind, Page, PagePool};
 use super::{Exec, Scratch, Sequence};
 use crate::bail;
 use crate::error::Result;
@@ -64,6 +64,8 @@ pub struct KvCache {
     layout: KvLayout,
     pool: Arc<PagePool>,
     pages: Vec<Arc<Page>>,
+    /// Whether its keys are rotated as those of a long sequence (see `Rotary`).
+    long: bool,
 }
 
 impl KvCache {
@@ -72,12 +74,28 @@ impl KvCache {
         if layout.dtype == DType::BF16 {
             bail!(InvalidArgument, "KV cache type: expected F16 or F32, found BF16");
         }
-        Ok(KvCache { layout, pool, pages: Vec::new() })
+        Ok(KvCache { layout, pool, pages: Vec::new(), long: false })
     }
 
     /// Its sizes.
     pub fn layout(&self) -> &KvLayout {
         &self.layout
+    }
+
+    /// Whether its keys are those of a long sequence.
+    pub fn long(&self) -> bool {
+        self.long
+    }
+
+    /// Empties it for the keys of a sequence that is long or not.
+    pub fn restart(&mut self, long: bool) {
+        self.pages.clear();
+        self.long = long;
+    }
+
+    /// Where the index of pages has its first page: equal tokens give equal bits there.
+    fn kind(&self) -> Kind {
+        (self.layout.dtype, self.long)
     }
 
     /// Its pages.
@@ -95,11 +113,12 @@ impl KvCache {
         let mut pages = Vec::new();
         pages.try_reserve_exact(self.pages.len())?;
         pages.extend(self.pages.iter().cloned());
-        Ok(KvCache { layout: self.layout, pool: Arc::clone(&self.pool), pages })
+        Ok(KvCache { layout: self.layout, pool: Arc::clone(&self.pool), pages, long: self.long })
     }
 
-    /// A cache of the pages that `bytes` hold one behind the other. Nobody vouches for them, so they stay out of the index.
-    pub fn restored(&self, bytes: &[u8]) -> Result<KvCache> {
+    /// A cache of the pages that `bytes` hold one behind the other, of a sequence that is long or not. Nobody vouches for
+    /// them, so they stay out of the index.
+    pub fn restored(&self, bytes: &[u8], long: bool) -> Result<KvCache> {
         let (layout, pool) = (self.layout, &self.pool);
         let mut pages = Vec::new();
         for bytes in bytes.chunks_exact(layout.page_bytes()) {
@@ -109,7 +128,7 @@ impl KvCache {
             pages.try_reserve(1)?;
             pages.push(Arc::new(page));
         }
-        Ok(KvCache { layout, pool: Arc::clone(pool), pages })
+        Ok(KvCache { layout, pool: Arc::clone(pool), pages, long })
     }
 
     /// Makes `positions` ready to be written: pages that are not there are added, shared ones copied. On failure the cache
@@ -149,7 +168,7 @@ impl KvCache {
         for page in from / TILE_KEYS..tokens.len().div_ceil(TILE_KEYS) {
             let held = &tokens[page * TILE_KEYS..tokens.len().min((page + 1) * TILE_KEYS)];
             let before = page.checked_sub(1).map(|before| &*self.pages[before]);
-            if let Some(same) = self.pool.enter(self.layout.dtype, before, &self.pages[page], held) {
+            if let Some(same) = self.pool.enter(self.kind(), before, &self.pages[page], held) {
                 self.pages[page] = same;
             }
         }
@@ -162,7 +181,7 @@ impl KvCache {
             let page = held / TILE_KEYS;
             let wanted = &tokens[page * TILE_KEYS..tokens.len().min((page + 1) * TILE_KEYS)];
             let before = page.checked_sub(1).map(|before| &*self.pages[before]);
-            let Some((found, common)) = self.pool.find(self.layout.dtype, before, wanted) else { break };
+            let Some((found, common)) = self.pool.find(self.kind(), before, wanted) else { break };
             if page * TILE_KEYS + common <= held || self.pages.try_reserve(1).is_err() {
                 break;
             }

@@ -3,7 +3,7 @@
 use super::{Exec, add_row};
 use crate::checkpoint::Tensor;
 use crate::error::Result;
-use crate::kernels::{FEW_TOKENS, GROUP_ROWS, GemmScratch, TILE_ROWS, TILE_TOKENS, k_blocks, packed_len};
+use crate::kernels::{Activation, FEW_TOKENS, GROUP_ROWS, GemmScratch, TILE_ROWS, TILE_TOKENS, k_blocks, packed_len};
 use crate::tensor::AlignedBuffer;
 use std::ops::Range;
 
@@ -87,10 +87,17 @@ impl Linear {
         });
     }
 
-    /// [`apply`](Self::apply) of two matrices, gate and up, followed by SwiGLU: `out`, `[n][outputs / 2]`, is
-    /// `silu(gate · x) · (up · x)`.
-    pub fn apply_swiglu(&self, exec: &Exec<'_>, x: &[f32], packed: &mut AlignedBuffer<f32>, out: &mut [f32]) {
-        let [gate, up] = &self.parts[..] else { panic!("SwiGLU of {} matrices", self.parts.len()) };
+    /// [`apply`](Self::apply) of two matrices, gate and up, followed by a gated linear unit: `out`, `[n][outputs / 2]`, is
+    /// `activation(gate · x) · (up · x)`.
+    pub fn apply_gated(
+        &self,
+        exec: &Exec<'_>,
+        activation: Activation,
+        x: &[f32],
+        packed: &mut AlignedBuffer<f32>,
+        out: &mut [f32],
+    ) {
+        let [gate, up] = &self.parts[..] else { panic!("a gated unit of {} matrices", self.parts.len()) };
         let (n, width) = (x.len() / self.inputs, self.outputs / 2);
         let input = self.input(exec, x, packed);
         exec.team.columns(out, width, GRAIN_ROWS, |worker, mut block| {
@@ -111,7 +118,7 @@ impl Linear {
                         add_row(ups, &self.bias[width + group.start..width + group.end]);
                     }
                     let at = group.start - columns.start;
-                    exec.kernels.swiglu(gates, ups, &mut block.row(t)[at..at + len]);
+                    exec.kernels.gated(activation, gates, ups, &mut block.row(t)[at..at + len]);
                 }
             }
         });

@@ -3,10 +3,11 @@
 pub mod attention;
 pub mod kv;
 pub mod linear;
+pub mod moe;
 pub mod pages;
 pub mod rope;
 
-use crate::kernels::{GemmScratch, Kernels};
+use crate::kernels::{GemmScratch, Kernels, Visible};
 use crate::pool::Team;
 use crate::tensor::{AlignedBuffer, DType};
 use kv::KvCache;
@@ -48,13 +49,13 @@ pub struct Sequence<'a> {
 #[derive(Debug, Default)]
 pub struct Scratch {
     gemm: GemmScratch,
-    /// Output of a group of rows, and of its counterpart in SwiGLU; query rows and their states; a tile of the cache; narrowed values.
+    /// Output of a group of rows, and of its counterpart in a gated MLP; query rows and their states; a tile of the cache; narrowed values.
     products: AlignedBuffer<f32>,
     ups: AlignedBuffer<f32>,
     queries: AlignedBuffer<f32>,
     states: AlignedBuffer<f32>,
     tile: AlignedBuffer<f32>,
-    visible: AlignedBuffer<usize>,
+    visible: AlignedBuffer<Visible>,
     bytes: AlignedBuffer<u8>,
 }
 
@@ -92,6 +93,16 @@ pub fn gather(exec: &Exec<'_>, dtype: DType, bytes: &[u8], width: usize, ids: &[
 pub fn rms_norm(exec: &Exec<'_>, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     let width = weight.len();
     each_row(exec, out, width, |t, out| exec.kernels.rms_norm(&x[t * width..(t + 1) * width], weight, eps, out));
+}
+
+/// RMSNorm of every row of `x`, rows of `weight.len()`, in place.
+pub fn rms_norm_in_place(exec: &Exec<'_>, x: &mut [f32], weight: &[f32], eps: f32) {
+    each_row(exec, x, weight.len(), |_, row| exec.kernels.rms_norm_in_place(row, weight, eps));
+}
+
+/// `x *= factor`, rows of `width`.
+pub fn scale(exec: &Exec<'_>, x: &mut [f32], factor: f32, width: usize) {
+    each_row(exec, x, width, |_, row| row.iter_mut().for_each(|v| *v *= factor));
 }
 
 /// `x += branch`, rows of `width`.

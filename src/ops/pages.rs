@@ -55,10 +55,16 @@ struct Entry {
     page: Weak<Page>,
 }
 
-/// The node before the first page, one for each type of cache.
-fn root(dtype: DType) -> u64 {
-    dtype as u64
+/// The type of a cache, and whether its keys are rotated as those of a long sequence.
+pub type Kind = (DType, bool);
+
+/// The node before the first page, one for each kind of cache.
+fn root((dtype, long): Kind) -> u64 {
+    2 * dtype as u64 + u64::from(long)
 }
+
+/// More than all roots.
+const FIRST_NODE: u64 = 2 * DType::ALL.len() as u64;
 
 impl Key {
     fn new(parent: u64, tokens: &[u32]) -> Key {
@@ -85,7 +91,7 @@ impl PagePool {
             limit,
             pages: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
-            next_node: AtomicU64::new(DType::ALL.len() as u64),
+            next_node: AtomicU64::new(FIRST_NODE),
             index: Mutex::default(),
         }
     }
@@ -121,8 +127,8 @@ impl PagePool {
 
     /// Enters `page`, which holds `tokens` behind those of the page `before`. If the index has another page of the same
     /// tokens and it is full, returns that one, to be used instead: their bits are equal.
-    pub fn enter(&self, dtype: DType, before: Option<&Page>, page: &Arc<Page>, tokens: &[u32]) -> Option<Arc<Page>> {
-        let parent = before.map_or(Some(root(dtype)), Page::node)?;
+    pub fn enter(&self, kind: Kind, before: Option<&Page>, page: &Arc<Page>, tokens: &[u32]) -> Option<Arc<Page>> {
+        let parent = before.map_or(Some(root(kind)), Page::node)?;
         let mut place = page.place();
         let key = Key::new(parent, tokens);
         let mut index = self.index();
@@ -147,8 +153,8 @@ impl PagePool {
     }
 
     /// The page behind `before` that has the most of `tokens` from the first on, and how many.
-    pub fn find(&self, dtype: DType, before: Option<&Page>, tokens: &[u32]) -> Option<(Arc<Page>, usize)> {
-        let key = Key::new(before.map_or(Some(root(dtype)), Page::node)?, tokens);
+    pub fn find(&self, kind: Kind, before: Option<&Page>, tokens: &[u32]) -> Option<(Arc<Page>, usize)> {
+        let key = Key::new(before.map_or(Some(root(kind)), Page::node)?, tokens);
         let index = self.index();
         // In the order of the keys, those that share most with it are next to it.
         let neighbours = [index.range(..=key).next_back(), index.range(key..).next()];

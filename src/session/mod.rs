@@ -137,6 +137,7 @@ impl Session {
 
     /// Evaluates up to `max_tokens` queued tokens (0 = all). `true` if some are still left.
     pub fn eval(&mut self, max_tokens: usize) -> Result<bool> {
+        self.restart_if_rotation_changes();
         let all = self.tokens.len();
         let end = if max_tokens == 0 { all } else { all.min(self.evaluated.saturating_add(max_tokens)) };
         self.evaluate(end, Want::Nothing)?;
@@ -159,6 +160,11 @@ impl Session {
         let Some((_, context)) = tokens.split_last() else { return Ok(()) };
         self.check_tokens(tokens)?;
         self.check_room(context.len())?;
+        self.logits()?;
+        let room = self.room_before_rotation_changes();
+        if context.len() > room {
+            bail!(Unsupported, "score: after {room} more tokens this model's rotary embedding changes; append them");
+        }
         let first = self.logits()?;
         logprobs[0] = log_softmax(first, tokens[0]);
         let before = self.evaluated;
@@ -363,6 +369,7 @@ impl Session {
 
     /// Uses what is computed of the tokens before `end` already, by speculation or by other sessions.
     fn settle(&mut self, end: usize, want: &Want<'_>) {
+        self.restart_if_rotation_changes();
         while self.evaluated < end && self.lookahead.take(self.tokens[self.evaluated], &mut self.last, &mut self.logits)
         {
             self.evaluated += 1;
@@ -383,6 +390,34 @@ impl Session {
         if !matches!(want, Want::Nothing) && self.evaluated == end && self.last.is_empty() {
             self.evaluated -= 1; // truncated: what followed the last token is not known any more
         }
+    }
+
+    /// Whether the model rotates a sequence of `tokens` in the way of long ones.
+    fn is_long(&self, tokens: usize) -> bool {
+        self.model.decoder().longest_usual().is_some_and(|most| tokens > most)
+    }
+
+    /// Whether the session's tokens, computed or queued, are to be rotated in another way than those in the cache.
+    fn rotation_changes(&self) -> bool {
+        self.is_long(self.tokens.len()) != self.kv.long()
+    }
+
+    /// Forgets what is computed if it was rotated in another way: as in Hugging Face's `generate`, a sequence that has
+    /// become long is rotated anew from its first token.
+    fn restart_if_rotation_changes(&mut self) {
+        if self.rotation_changes() {
+            self.lookahead.clear();
+            self.evaluated = 0;
+            self.last.clear();
+            self.logits.clear();
+            self.kv.restart(!self.kv.long());
+        }
+    }
+
+    /// How many tokens can follow those the session has before all are rotated anew.
+    fn room_before_rotation_changes(&self) -> usize {
+        let most = self.model.decoder().longest_usual().filter(|_| !self.kv.long());
+        most.map_or(usize::MAX, |most| most.saturating_sub(self.tokens.len()))
     }
 
     /// Lets other sessions find what is computed from position `from` on.

@@ -49,6 +49,7 @@ impl<'a> Part<'a> {
     /// Drafts at most `most` tokens behind its last one, if that may pay.
     pub fn draft(&mut self, most: usize) {
         if let (Want::Token(_), 1) = (&self.want, self.take) {
+            let most = most.min(self.session.room_before_rotation_changes());
             let Session { tokens, context, lookahead, .. } = &mut *self.session;
             self.drafts = lookahead.draft(tokens, most.min(*context - tokens.len()));
         }

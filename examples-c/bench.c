@@ -17,7 +17,7 @@ static const char help[] =
     "faster than the weights and the KV cache can be read, a prompt not faster than fused multiply-adds can be done.\n"
     "\n"
     "  --model DIR|FILE    a Hugging Face model directory, or a .safetensors file\n"
-    "  --weights FORMAT    as-is: compute with the weights as they are stored (default, and all there is so far)\n"
+    "  --weights FORMAT    as-is, int8 or int4: quantize the weights while loading (default as-is)\n"
     "  -p N                prompt tokens (default 512; 0: do not time the prompt)\n"
     "  -n N                tokens to decode (default 128; 0: do not time decoding)\n"
     "  -r N                repetitions (default 5); the medians are printed\n"
@@ -87,9 +87,6 @@ static struct settings read_settings(int argc, char **argv) {
     if (s.model == NULL) {
         fail_usage("--model: a model directory or .safetensors file is needed");
     }
-    if (strcmp(s.weights, "as-is") != 0) {
-        fail_usage("--weights: '%s' is not as-is, which is all that this version does", s.weights);
-    }
     if (s.batch < 1 || s.batch > 4096) {
         fail_usage("--batch: must be 1 to 4096");
     }
@@ -138,9 +135,17 @@ static int ends_with(const char *text, const char *end) {
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
+/* The bytes of a matrix, `bits` for each weight if it was quantized at load. */
+static double streamed(const struct matrix *m, double bits) {
+    return bits > 0 ? m->elements * bits / 8 : m->bytes;
+}
+
 static struct work measure_work(struct bench *b) {
     size_t length = 0;
     char *text = inspect_model(b->s.model, NULL, &length, b->error);
+    const int32_t weights = parse_weights(b->s.weights);
+    const double layer_bits = weights == RIE_WEIGHTS_INT4 ? 4.5 : weights == RIE_WEIGHTS_INT8 ? 8.5 : 0;
+    const double head_bits = weights == RIE_WEIGHTS_AS_IS ? 0 : 8.5;
     struct work work = {0};
     struct matrix embedding = {0}, head = {0};
     struct json j = json_open(text, length);
@@ -159,7 +164,7 @@ static struct work measure_work(struct bench *b) {
                 head = m;
             } else if (m.dimensions == 2) {
                 work.layer_elements += m.elements;
-                work.streamed_bytes += m.bytes;
+                work.streamed_bytes += streamed(&m, layer_bits);
             }
         }
     }
@@ -168,7 +173,7 @@ static struct work measure_work(struct bench *b) {
     }
     const struct matrix *logits = head.bytes > 0 ? &head : &embedding; /* one serves for both where there is one */
     work.head_elements = logits->elements;
-    work.streamed_bytes += logits->bytes;
+    work.streamed_bytes += streamed(logits, head_bits);
     work.attention_flops = 4.0 * (double)get_int(b->model, RIE_INFO_LAYERS, b->error) *
                            (double)get_int(b->model, RIE_INFO_HEADS, b->error) *
                            (double)get_int(b->model, RIE_INFO_HEAD_DIM, b->error);
@@ -355,6 +360,7 @@ static void write_json(const struct bench *b, const struct result *results, size
 static void load(struct bench *b) {
     rie_options *options = rie_options_new();
     set_int(options, RIE_OPT_THREADS, "--threads", b->s.threads, b->error);
+    set_int(options, RIE_OPT_WEIGHTS, "--weights", parse_weights(b->s.weights), b->error);
     set_int(options, RIE_OPT_ISA, "--isa", parse_isa(b->s.isa), b->error);
     check(rie_model_load(b->s.model, options, &b->model, b->error), "loading the model", b->error);
     rie_free(options);

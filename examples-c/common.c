@@ -101,17 +101,34 @@ void parse_args(int argc, char **argv, const struct arg *args, const char *help)
     }
 }
 
-int32_t parse_isa(const char *text) {
-    static const struct {
-        const char *name;
-        int32_t isa;
-    } known[] = {{"auto", RIE_ISA_AUTO}, {"scalar", RIE_ISA_SCALAR}, {"avx2", RIE_ISA_AVX2}, {"neon", RIE_ISA_NEON}};
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
-        if (strcmp(text, known[i].name) == 0) {
-            return known[i].isa;
+struct named {
+    const char *name;
+    int32_t value;
+};
+
+/* The value of the name `text` in the table `known`, which ends with a NULL name. */
+static int32_t parse_name(const char *option, const char *text, const struct named *known, const char *names) {
+    for (; known->name != NULL; known++) {
+        if (strcmp(text, known->name) == 0) {
+            return known->value;
         }
     }
-    fail_usage("--isa: '%s' is not auto, scalar, avx2 or neon", text);
+    fail_usage("%s: '%s' is not %s", option, text, names);
+}
+
+int32_t parse_isa(const char *text) {
+    static const struct named known[] = {{"auto", RIE_ISA_AUTO},
+                                         {"scalar", RIE_ISA_SCALAR},
+                                         {"avx2", RIE_ISA_AVX2},
+                                         {"neon", RIE_ISA_NEON},
+                                         {NULL, 0}};
+    return parse_name("--isa", text, known, "auto, scalar, avx2 or neon");
+}
+
+int32_t parse_weights(const char *text) {
+    static const struct named known[] = {
+        {"as-is", RIE_WEIGHTS_AS_IS}, {"int8", RIE_WEIGHTS_INT8}, {"int4", RIE_WEIGHTS_INT4}, {NULL, 0}};
+    return parse_name("--weights", text, known, "as-is, int8 or int4");
 }
 
 void *allocate(size_t size) {

@@ -31,8 +31,9 @@ void parse_args(int argc, char **argv, const struct arg *args, const char *help)
 /* `text` as a number; if it is none, a usage error that names the option. */
 int64_t parse_int(const char *name, const char *text);
 
-/* `text` as RIE_ISA_*; if it is none, a usage error. */
+/* `text` as RIE_ISA_* or RIE_WEIGHTS_*; if it is none, a usage error. */
 int32_t parse_isa(const char *text);
+int32_t parse_weights(const char *text);
 
 /* Memory or the end of the program. */
 void *allocate(size_t size);

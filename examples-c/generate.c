@@ -31,6 +31,7 @@ static const char help[] =
     "--top-k, --top-p, --min-p and --seed matter only if T is above 0.\n"
     "\n"
     "Running:\n"
+    "  --weights FORMAT      as-is, int8 or int4: quantize the weights while loading (default as-is)\n"
     "  --threads N           threads (default 0: one for each physical core)\n"
     "  --isa NAME            instruction set: auto, scalar (slow), avx2 or neon (default auto)\n"
     "  --profile             print a table of times to stderr at the end\n"
@@ -40,7 +41,7 @@ static const char help[] =
     "On Ctrl-C the text so far stays printed; a second Ctrl-C ends the program at once.\n";
 
 struct settings {
-    const char *model, *config, *tokenizer, *prompt, *isa, *seed;
+    const char *model, *config, *tokenizer, *prompt, *weights, *isa, *seed;
     int64_t max_tokens, top_k, threads;
     double temperature, top_p, min_p, repeat_penalty;
     int echo, profile;
@@ -49,7 +50,7 @@ struct settings {
 /* ---- The command line ---- */
 
 static struct settings read_settings(int argc, char **argv) {
-    struct settings s = {.max_tokens = 128, .top_p = 1, .repeat_penalty = 1, .isa = "auto"};
+    struct settings s = {.max_tokens = 128, .top_p = 1, .repeat_penalty = 1, .weights = "as-is", .isa = "auto"};
     const struct arg args[] = {
         {"--model", ARG_STR, &s.model},
         {"--config", ARG_STR, &s.config},
@@ -64,6 +65,7 @@ static struct settings read_settings(int argc, char **argv) {
         {"--seed", ARG_STR, &s.seed},
         {"--repeat-penalty", ARG_FLOAT, &s.repeat_penalty},
         {"--threads", ARG_INT, &s.threads},
+        {"--weights", ARG_STR, &s.weights},
         {"--isa", ARG_STR, &s.isa},
         {"--profile", ARG_FLAG, &s.profile},
         {NULL, ARG_FLAG, NULL},
@@ -86,6 +88,7 @@ static struct settings read_settings(int argc, char **argv) {
 static rie_model *load(const struct settings *s, rie_error *error) {
     rie_options *options = rie_options_new();
     set_int(options, RIE_OPT_THREADS, "--threads", s->threads, error);
+    set_int(options, RIE_OPT_WEIGHTS, "--weights", parse_weights(s->weights), error);
     set_int(options, RIE_OPT_ISA, "--isa", parse_isa(s->isa), error);
     if (s->config != NULL) {
         check(rie_options_set_str(options, RIE_OPT_CONFIG_PATH, s->config, error), "--config", error);

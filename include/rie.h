@@ -270,6 +270,13 @@
 #define RIE_OPT_SPECULATION 111
 
 /**
+ * Option, int, `RIE_WEIGHTS_*`, default `RIE_WEIGHTS_AS_IS`. The format that the weights are quantized to while they are loaded.
+ * A model that is quantized already (see `rie_model_save`) can only be loaded as it is or in its own format; another is
+ * `RIE_ERR_UNSUPPORTED`. Read by `rie_model_load`.
+ */
+#define RIE_OPT_WEIGHTS 112
+
+/**
  * Option, float, 0 or more, default 1. Temperature: divides the logits; 0 = greedy. Read by `rie_sampler_new`.
  */
 #define RIE_OPT_TEMPERATURE 200
@@ -333,6 +340,23 @@
  * Instruction set: AArch64 with NEON.
  */
 #define RIE_ISA_NEON 3
+
+/**
+ * Weights: as they are stored.
+ */
+#define RIE_WEIGHTS_AS_IS 0
+
+/**
+ * Weights: 8-bit integers, each 32 along a row with a scale of 16 bits; 8.5 bits a weight. Norms, biases and the routers of
+ * experts stay as they are.
+ */
+#define RIE_WEIGHTS_INT8 1
+
+/**
+ * Weights: 4-bit integers, each 32 along a row with a scale of 16 bits; 4.5 bits a weight. Embedding and output matrix are INT8,
+ * norms, biases and the routers of experts stay as they are.
+ */
+#define RIE_WEIGHTS_INT4 2
 
 /**
  * Element type: 32-bit IEEE 754 float, 4 bytes.
@@ -404,6 +428,11 @@
  * `rie_get_int`, model: number of threads that compute for it.
  */
 #define RIE_INFO_THREADS 411
+
+/**
+ * `rie_get_int`, model: the format of its layers' weights, `RIE_WEIGHTS_*`.
+ */
+#define RIE_INFO_WEIGHTS 412
 
 /**
  * `rie_get_int`, session: number of tokens, evaluated or queued.
@@ -522,7 +551,7 @@ typedef struct rie_error rie_error;
 typedef struct rie_model rie_model;
 
 /**
- * A set of options for `rie_model_load`, `rie_inspect`, `rie_session_new` and `rie_sampler_new`. Each of them reads
+ * A set of options for `rie_model_load`, `rie_model_save`, `rie_inspect`, `rie_session_new` and `rie_sampler_new`. Each of them reads
  * the keys that name it and ignores the others, so one set can serve all. The values are copied during the call.
  *
  * Owner: the host, from `rie_options_new` to `rie_free`. Threads: one call at a time.
@@ -559,8 +588,8 @@ typedef struct rie_text_stream rie_text_stream;
 typedef int32_t rie_status;
 
 /**
- * Called during a load, in the thread that called `rie_model_load` and before it returns, with the bytes `done` out of
- * `total`. Returning anything but 0 cancels the load, which then fails with `RIE_ERR_CANCELLED`. `userdata` is what
+ * Called during a load or a save, in the thread that called `rie_model_load` or `rie_model_save` and before it returns, with the
+ * bytes `done` out of `total`. Returning anything but 0 cancels, and the call fails with `RIE_ERR_CANCELLED`. `userdata` is what
  * `rie_options_set_progress` was given; the library never looks at it. It must return normally: no `longjmp`, no C++
  * exception.
  */
@@ -664,13 +693,16 @@ rie_status rie_options_set_float(rie_options *options, int32_t key, double value
 rie_status rie_options_set_str(rie_options *options, int32_t key, const char *value, rie_error *err);
 
 /**
- * Sets the function that a load reports its progress to. NULL for `progress` (the default) reports nothing.
+ * Sets the function that a load or a save reports its progress to. NULL for `progress` (the default) reports nothing.
  *
- * Ownership: `userdata` stays the host's, may be NULL, and must be valid while a load with these options runs.
+ * Ownership: `userdata` stays the host's, may be NULL, and must be valid while a load or a save with these options runs.
  * Threads: one call at a time with the same `options`; the function is called only as `rie_progress_fn` says.
  * `options` must not be NULL; `err` may be.
  */
-rie_status rie_options_set_progress(rie_options *options, rie_progress_fn progress, void *userdata, rie_error *err);
+rie_status rie_options_set_progress(rie_options *options,
+                                    rie_progress_fn progress,
+                                    void *userdata,
+                                    rie_error *err);
 
 /**
  * Loads the model at `path`: a directory as Hugging Face lays it out (`config.json`, `*.safetensors`, and optionally
@@ -680,7 +712,8 @@ rie_status rie_options_set_progress(rie_options *options, rie_progress_fn progre
  * Generation ends with the `eos_token_id` of `generation_config.json` (a number or a list), else of `config.json`, and
  * with the `eos_token` of `tokenizer_config.json`.
  *
- * Reads `RIE_OPT_THREADS`, `RIE_OPT_ISA`, `RIE_OPT_CONFIG_PATH`, `RIE_OPT_TOKENIZER_PATH` and the progress function.
+ * Reads `RIE_OPT_THREADS`, `RIE_OPT_ISA`, `RIE_OPT_WEIGHTS`, `RIE_OPT_KV_LIMIT`, `RIE_OPT_PROMPT_TOKENS`, `RIE_OPT_CONFIG_PATH`,
+ * `RIE_OPT_TOKENIZER_PATH` and the progress function.
  *
  * Ownership: `*out` is the host's; release it with `rie_free`. It is written only on success. Threads: any; the
  * progress function is called in this one. Errors: `RIE_ERR_IO`, `RIE_ERR_FORMAT`, `RIE_ERR_CONFIG`, `RIE_ERR_TENSOR`,
@@ -690,6 +723,24 @@ rie_status rie_options_set_progress(rie_options *options, rie_progress_fn progre
 rie_status rie_model_load(const char *path,
                           const rie_options *options,
                           rie_model **out,
+                          rie_error *err);
+
+/**
+ * Saves `model` to the new directory `path` (NUL-terminated UTF-8), which `rie_model_load` loads again: `model.safetensors` with
+ * the weights as they are in memory, and copies of `config.json` and the tokenizer's files. So a model that was quantized at
+ * load is mapped the next time, without being quantized again, and gives the same bits. Quantized matrices are tensors of
+ * bytes, described in the file's `__metadata__`; only this library reads them.
+ *
+ * Everything is written under a temporary name beside `path` and renamed at the end: there is never half a model at `path`,
+ * whatever stops the program. Nothing may be at `path` but an empty directory. The progress function of `options` hears of the bytes written, and
+ * can cancel.
+ *
+ * Threads: any; the progress function is called in this one. Errors: `RIE_ERR_IO`, `RIE_ERR_CANCELLED`; then nothing is left
+ * behind. `options` NULL means the defaults; `model` and `path` must not be NULL; `err` may be.
+ */
+rie_status rie_model_save(const rie_model *model,
+                          const char *path,
+                          const rie_options *options,
                           rie_error *err);
 
 /**

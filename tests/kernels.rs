@@ -6,23 +6,9 @@ use rie::kernels::{
 };
 use rie::tensor::DType;
 
-/// Deterministic values in about [-1, 1], with a few zeros and negative zeros.
-struct Values(u64);
+mod common;
 
-impl Values {
-    fn next(&mut self) -> f32 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        match self.0 >> 58 {
-            0 => 0.0,
-            1 => -0.0,
-            _ => ((self.0 >> 33) as f32 / (1u64 << 30) as f32) - 1.0,
-        }
-    }
-
-    fn vec(&mut self, n: usize) -> Vec<f32> {
-        (0..n).map(|_| self.next()).collect()
-    }
-}
+use common::Values;
 
 fn encode(dtype: DType, values: &[f32]) -> Vec<u8> {
     let one = |v: &f32| match dtype {

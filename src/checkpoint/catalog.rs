@@ -2,10 +2,12 @@
 
 use super::Source;
 use super::header::{Header, Shown};
+use super::matrix::Packing;
 use super::source::{open_regular, weight_map};
 use crate::error::Result;
 use crate::{bail, err};
 use safetensors::Dtype;
+use safetensors::tensor::TensorInfo;
 use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
@@ -21,12 +23,24 @@ pub(super) struct Entry {
     pub(super) shape: Vec<usize>,
     /// Where in the file, from its first byte.
     pub(super) extent: Range<usize>,
+    /// If it is a quantized matrix, stored as bytes.
+    pub(super) packing: Option<Packing>,
 }
 
 impl Entry {
-    /// Number of elements. The check of the header computed the same product without overflow.
+    /// Number of elements. The checks of the header and of the packing computed the same product without overflow.
     pub(super) fn elements(&self) -> usize {
-        self.shape.iter().product()
+        self.dims().iter().product()
+    }
+
+    /// The shape of what is stored.
+    pub(super) fn dims(&self) -> &[usize] {
+        self.packing.as_ref().map_or(&self.shape, |packing| &packing.shape)
+    }
+
+    /// The element type of what is stored.
+    pub(super) fn type_name(&self) -> String {
+        self.packing.as_ref().map_or_else(|| self.dtype.to_string(), |packing| packing.quant.name().to_string())
     }
 }
 
@@ -82,7 +96,9 @@ impl Catalog {
             }
             self.index.insert(name.clone(), self.entries.len());
             let extent = header.data_start + info.data_offsets.0..header.data_start + info.data_offsets.1;
-            self.entries.push(Entry { name, file: self.files.len(), dtype: info.dtype, shape: info.shape, extent });
+            let packing = Packing::of(&name, &info, &header.metadata).map_err(|e| e.at(&weights.name))?;
+            let (file, TensorInfo { dtype, shape, .. }) = (self.files.len(), info);
+            self.entries.push(Entry { name, file, dtype, shape, extent, packing });
         }
         self.files.push(weights);
         Ok(())

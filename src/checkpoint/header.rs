@@ -24,6 +24,8 @@ pub(super) struct Header {
     pub(super) tensors: Vec<(String, TensorInfo)>,
     /// Offset in the file of the first byte of data.
     pub(super) data_start: usize,
+    /// `__metadata__`.
+    pub(super) metadata: BTreeMap<String, String>,
 }
 
 /// The length of the JSON that follows the prefix, checked against the length of the file.
@@ -66,7 +68,8 @@ impl Header {
 
     /// Parses the JSON of a header and checks every extent against the data that the file has.
     fn parse(json: &[u8], file_length: u64) -> Result<Header> {
-        let Entries(mut tensors) = serde_json::from_slice(json).map_err(|e| err!(Format, "header: {e}"))?;
+        let Entries { mut tensors, metadata } =
+            serde_json::from_slice(json).map_err(|e| err!(Format, "header: {e}"))?;
         // Zero-sized tensors share their offset with a neighbour; the end puts them first.
         tensors.sort_by_key(|(_, info)| info.data_offsets);
         let data_start = PREFIX + json.len();
@@ -75,7 +78,7 @@ impl Header {
         check(&tensors, data)?;
         // The crate that defines the format has the last word.
         Metadata::new(None, tensors.clone()).map_err(|e| err!(Format, "header: {e}"))?;
-        Ok(Header { tensors, data_start })
+        Ok(Header { tensors, data_start, metadata })
     }
 }
 
@@ -127,7 +130,10 @@ fn size(info: &TensorInfo) -> Option<usize> {
 }
 
 /// The header's JSON object, in its own order.
-struct Entries(Vec<(String, TensorInfo)>);
+struct Entries {
+    tensors: Vec<(String, TensorInfo)>,
+    metadata: BTreeMap<String, String>,
+}
 
 impl<'de> Deserialize<'de> for Entries {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
@@ -140,15 +146,16 @@ impl<'de> Deserialize<'de> for Entries {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Entries, A::Error> {
-                let mut tensors = Vec::new();
+                let (mut tensors, mut metadata) = (Vec::new(), BTreeMap::new());
                 let mut names = HashSet::new();
                 while let Some(name) = map.next_key::<String>()? {
                     if !names.insert(name.clone()) {
                         return Err(A::Error::custom(format!("tensor {}: named twice", Shown(&name))));
                     }
                     if name == "__metadata__" {
-                        map.next_value::<Option<BTreeMap<String, String>>>()
-                            .map_err(|e| A::Error::custom(format!("__metadata__: {e}")))?;
+                        let found = map.next_value::<Option<BTreeMap<String, String>>>();
+                        metadata =
+                            found.map_err(|e| A::Error::custom(format!("__metadata__: {e}")))?.unwrap_or_default();
                         continue;
                     }
                     let info = map
@@ -156,7 +163,7 @@ impl<'de> Deserialize<'de> for Entries {
                         .map_err(|e| A::Error::custom(format!("tensor {}: {e}", Shown(&name))))?;
                     tensors.push((name, info));
                 }
-                Ok(Entries(tensors))
+                Ok(Entries { tensors, metadata })
             }
         }
         deserializer.deserialize_map(V)

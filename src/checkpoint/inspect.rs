@@ -73,12 +73,12 @@ impl Report<'_> {
             let (parameters, bytes) = (entry.elements() as u64, entry.extent.len() as u64);
             self.parameters += parameters;
             self.bytes += bytes;
-            let dtype = entry.dtype.to_string();
+            let dtype = entry.type_name();
             let totals = self.dtypes.entry(dtype.clone()).or_default();
             totals.tensors += 1;
             totals.parameters += parameters;
             totals.bytes += bytes;
-            let (name, shape) = (entry.name.to_string(), entry.shape.clone());
+            let (name, shape) = (entry.name.to_string(), entry.dims().to_vec());
             let file = catalog.files[entry.file].file_name.clone();
             self.tensors.push(TensorReport { name, dtype, shape, bytes, file });
         }

@@ -12,6 +12,7 @@ mod json;
 mod layers;
 #[expect(unsafe_code, reason = "maps weight files; mapping.rs argues why that is sound and where it is not")]
 mod mapping;
+mod matrix;
 mod rope;
 mod safetensors;
 mod source;
@@ -20,8 +21,9 @@ mod tokenizer_config;
 pub use config::Config;
 pub use inspect::inspect;
 pub use layers::{Experts, LayerConfig};
+pub use matrix::{LAYOUT_KEY, Matrix, Panels, packing_key, packing_value};
 pub use rope::{Rope, RopeScaling};
-pub use safetensors::{Checkpoint, Tensor};
+pub use safetensors::{Checkpoint, Content, Tensor};
 pub use source::{Document, Source, SourcePaths};
 pub use tokenizer_config::{ChatTemplate, TokenizerConfig};
 

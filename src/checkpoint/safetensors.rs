@@ -4,9 +4,10 @@ use super::Source;
 use super::catalog::{Catalog, Entry};
 use super::header::{Dims, Shown};
 use super::mapping::Mapping;
+use super::matrix::{Matrix, Panels};
 use crate::bail;
 use crate::error::Result;
-use crate::tensor::{DType, View};
+use crate::tensor::{DType, Quant, View};
 use safetensors::Dtype;
 use std::ops::Range;
 use std::sync::Arc;
@@ -66,6 +67,33 @@ impl Tensor {
     }
 }
 
+/// A tensor as it is kept.
+#[derive(Debug)]
+pub struct Content<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its element type as the file has it.
+    pub dtype: Dtype,
+    /// Its shape, which for a quantized matrix the bytes do not show.
+    pub shape: &'a [usize],
+    /// Its format, if it is quantized.
+    pub quant: Option<Quant>,
+    /// Its bytes.
+    pub bytes: &'a [u8],
+}
+
+impl Content<'_> {
+    /// The name of its element type.
+    pub fn type_name(&self) -> String {
+        self.quant.map_or_else(|| self.dtype.to_string(), |quant| quant.name().to_string())
+    }
+
+    /// Number of elements.
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
 /// All tensors of a model, mapped and not yet read.
 ///
 /// The files must not be truncated or overwritten while this, or a [`Tensor`] of it, lives; replacing a file by a
@@ -101,7 +129,7 @@ impl Checkpoint {
             Dtype::F32 => DType::F32,
             Dtype::F16 => DType::F16,
             Dtype::BF16 => DType::BF16,
-            other => bail!(Tensor, "{}: expected F32, F16 or BF16, found {other}", place()),
+            _ => bail!(Tensor, "{}: expected F32, F16 or BF16, found {}", place(), entry.type_name()),
         };
         if entry.shape != shape {
             bail!(Tensor, "{}: expected shape {}, found {}", place(), Dims(shape), Dims(&entry.shape));
@@ -113,25 +141,37 @@ impl Checkpoint {
         Ok(Tensor { name: entry.name.clone(), dtype, shape: shape.to_vec(), mapping, extent })
     }
 
+    /// As [`tensor`](Self::tensor), the matrix `name`, `[rows][inputs]`, which may also be quantized.
+    pub fn matrix(&self, name: &str, shape: [usize; 2]) -> Result<Matrix> {
+        let Some(entry) = self.find(name).filter(|entry| entry.packing.is_some()) else {
+            return self.tensor(name, &shape).map(Matrix::Float);
+        };
+        if entry.dims() != shape {
+            let file = &self.catalog.files[entry.file].name;
+            let (expected, found) = (Dims(&shape), Dims(entry.dims()));
+            bail!(Tensor, "{} in {file}: expected shape {expected}, found {found}", Shown(&entry.name));
+        }
+        Ok(Matrix::Panels(Panels::mapped(entry, self.mappings[entry.file].clone())))
+    }
+
     /// Whether [`tensor`](Self::tensor) would find the name.
     pub fn contains(&self, name: &str) -> bool {
         self.find(name).is_some()
     }
 
-    /// Number of elements of all tensors, and their bytes.
-    pub fn totals(&self) -> (u64, u64) {
-        // The sums are bounded by the bits of the files.
-        let add = |(elements, bytes), e: &Entry| (elements + e.elements() as u64, bytes + e.extent.len() as u64);
-        self.catalog.entries.iter().fold((0, 0), add)
-    }
-
-    /// The bytes of all tensors in the order of their names, each behind its name, element type and shape as text.
-    pub fn contents(&self) -> Vec<(String, &[u8])> {
+    /// All tensors in the order of their names. Those of `instead`, in the same order, take the place of the ones in the files.
+    pub fn contents<'a>(&'a self, instead: &'a [Panels]) -> Vec<Content<'a>> {
         let mut entries: Vec<_> = self.catalog.entries.iter().collect();
         entries.sort_by(|a, b| a.name.cmp(&b.name));
-        let content = |e: &Entry| {
-            let bytes = &self.mappings[e.file].bytes()[e.extent.clone()];
-            (format!("{} {} {}", e.name, e.dtype, Dims(&e.shape)), bytes)
+        let content = |e: &'a Entry| {
+            let panels = instead.binary_search_by(|panels| panels.name().cmp(&e.name)).ok().map(|i| &instead[i]);
+            Content {
+                name: &e.name,
+                dtype: e.dtype,
+                shape: e.dims(),
+                quant: panels.map(Panels::quant).or(e.packing.map(|packing| packing.quant)),
+                bytes: panels.map_or_else(|| &self.mappings[e.file].bytes()[e.extent.clone()], Panels::bytes),
+            }
         };
         entries.into_iter().map(content).collect()
     }

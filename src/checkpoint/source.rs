@@ -16,6 +16,8 @@ const MAX_INDEX: u64 = 64 * MIB;
 const MAX_TOKENIZER: u64 = 256 * MIB;
 
 const WEIGHTS: &str = "model.safetensors";
+/// What goes with a tokenizer.json.
+const BESIDE_TOKENIZER: [&str; 3] = ["tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"];
 const INDEX: &str = "model.safetensors.index.json";
 
 /// A small file read whole, with the name that messages use.
@@ -115,6 +117,8 @@ pub struct Source {
     pub index: Option<Document>,
     /// The weight files: one, or each shard that the index names.
     pub weights: Vec<PathBuf>,
+    /// The files there are besides weights and index: their names in a model directory, and where they are.
+    pub companions: Vec<(&'static str, PathBuf)>,
 }
 
 impl Source {
@@ -144,7 +148,8 @@ impl Source {
             Some(explicit) => PathBuf::from(explicit),
             None => directory.join(file),
         };
-        let config = Document::read(&beside(&paths.config, "config.json"), "the model's config.json", MAX_CONFIG)?;
+        let config_path = beside(&paths.config, "config.json");
+        let config = Document::read(&config_path, "the model's config.json", MAX_CONFIG)?;
         let generation = directory.join("generation_config.json");
         let generation_config = Document::read_if_present(&generation, "generation_config.json", MAX_CONFIG)?;
         let tokenizer_path = beside(&paths.tokenizer, "tokenizer.json");
@@ -152,17 +157,25 @@ impl Source {
             Some(_) => Some(Document::read(&tokenizer_path, "the model's tokenizer.json", MAX_TOKENIZER)?),
             None => Document::read_if_present(&tokenizer_path, "tokenizer.json", MAX_TOKENIZER)?,
         };
-        let tokenizer_config = tokenizer_config(tokenizer_path.parent().unwrap_or(Path::new("")))?;
-        Ok(Source { name: path.to_owned(), config, generation_config, tokenizer, tokenizer_config, index, weights })
+        let tokenizer_directory = tokenizer_path.parent().unwrap_or(Path::new("")).to_path_buf();
+        let tokenizer_config = read_tokenizer_config(&tokenizer_directory)?;
+        let mut companions = vec![
+            ("config.json", config_path),
+            ("generation_config.json", generation),
+            ("tokenizer.json", tokenizer_path),
+        ];
+        companions.extend(BESIDE_TOKENIZER.map(|file| (file, tokenizer_directory.join(file))));
+        companions.retain(|(_, path)| path.is_file());
+        let name = path.to_owned();
+        Ok(Source { name, config, generation_config, tokenizer, tokenizer_config, index, weights, companions })
     }
 }
 
 /// What goes with the tokenizer of a directory.
-fn tokenizer_config(directory: &Path) -> Result<TokenizerConfig> {
+fn read_tokenizer_config(directory: &Path) -> Result<TokenizerConfig> {
     let read = |file: &str| Document::read_if_present(&directory.join(file), file, MAX_CONFIG);
-    let config = read("tokenizer_config.json")?;
-    let special_tokens_map = read("special_tokens_map.json")?;
-    let template = read("chat_template.jinja")?;
+    let [config, special_tokens_map, template] = BESIDE_TOKENIZER;
+    let (config, special_tokens_map, template) = (read(config)?, read(special_tokens_map)?, read(template)?);
     let place = directory.display().to_string();
     TokenizerConfig::parse(&place, config.as_ref(), special_tokens_map.as_ref(), template.as_ref())
 }

@@ -93,6 +93,11 @@ pub const RIE_OPT_SHARE_PREFIXES: i32 = 110;
 /// repeats itself. 0 = off. Never changes a result. Read by `rie_session_new`.
 pub const RIE_OPT_SPECULATION: i32 = 111;
 
+/// Option, int, `RIE_WEIGHTS_*`, default `RIE_WEIGHTS_AS_IS`. The format that the weights are quantized to while they are loaded.
+/// A model that is quantized already (see `rie_model_save`) can only be loaded as it is or in its own format; another is
+/// `RIE_ERR_UNSUPPORTED`. Read by `rie_model_load`.
+pub const RIE_OPT_WEIGHTS: i32 = 112;
+
 /// Option, float, 0 or more, default 1. Temperature: divides the logits; 0 = greedy. Read by `rie_sampler_new`.
 pub const RIE_OPT_TEMPERATURE: i32 = 200;
 /// Option, float, above 0, at most 1, default 1. Top-p: sample among the smallest set of most probable tokens whose
@@ -125,6 +130,15 @@ pub const RIE_ISA_AVX2: i32 = 2;
 /// Instruction set: AArch64 with NEON.
 pub const RIE_ISA_NEON: i32 = 3;
 
+/// Weights: as they are stored.
+pub const RIE_WEIGHTS_AS_IS: i32 = 0;
+/// Weights: 8-bit integers, each 32 along a row with a scale of 16 bits; 8.5 bits a weight. Norms, biases and the routers of
+/// experts stay as they are.
+pub const RIE_WEIGHTS_INT8: i32 = 1;
+/// Weights: 4-bit integers, each 32 along a row with a scale of 16 bits; 4.5 bits a weight. Embedding and output matrix are INT8,
+/// norms, biases and the routers of experts stay as they are.
+pub const RIE_WEIGHTS_INT4: i32 = 2;
+
 /// Element type: 32-bit IEEE 754 float, 4 bytes.
 pub const RIE_DTYPE_F32: i32 = 1;
 /// Element type: 16-bit IEEE 754 float, 2 bytes.
@@ -155,6 +169,8 @@ pub const RIE_INFO_PARAMETERS: i32 = 409;
 pub const RIE_INFO_WEIGHT_BYTES: i32 = 410;
 /// `rie_get_int`, model: number of threads that compute for it.
 pub const RIE_INFO_THREADS: i32 = 411;
+/// `rie_get_int`, model: the format of its layers' weights, `RIE_WEIGHTS_*`.
+pub const RIE_INFO_WEIGHTS: i32 = 412;
 /// `rie_get_int`, session: number of tokens, evaluated or queued.
 pub const RIE_INFO_TOKENS: i32 = 500;
 /// `rie_get_int`, session: number of tokens evaluated, at most `RIE_INFO_TOKENS`.

@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::model::Model;
 use crate::pool;
 use crate::session::Session;
+use crate::tensor::Quant;
 use crate::{bail, err, kernels};
 use std::ffi::{c_char, c_void};
 
@@ -99,6 +100,11 @@ fn model_int(model: &Model, key: i32) -> Result<i64> {
         RIE_INFO_PARAMETERS => model.parameters() as i64,
         RIE_INFO_WEIGHT_BYTES => model.weight_bytes() as i64,
         RIE_INFO_THREADS => model.threads() as i64,
+        RIE_INFO_WEIGHTS => i64::from(match model.quant() {
+            None => RIE_WEIGHTS_AS_IS,
+            Some(Quant::Int8) => RIE_WEIGHTS_INT8,
+            Some(Quant::Int4) => RIE_WEIGHTS_INT4,
+        }),
         RIE_INFO_KV_PAGES => model.pages().usage().0 as i64,
         RIE_INFO_KV_BYTES => model.pages().usage().1 as i64,
         _ => return unknown(key, "a model"),

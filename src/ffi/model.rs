@@ -24,7 +24,8 @@ pub struct rie_model {
 /// Generation ends with the `eos_token_id` of `generation_config.json` (a number or a list), else of `config.json`, and
 /// with the `eos_token` of `tokenizer_config.json`.
 ///
-/// Reads `RIE_OPT_THREADS`, `RIE_OPT_ISA`, `RIE_OPT_CONFIG_PATH`, `RIE_OPT_TOKENIZER_PATH` and the progress function.
+/// Reads `RIE_OPT_THREADS`, `RIE_OPT_ISA`, `RIE_OPT_WEIGHTS`, `RIE_OPT_KV_LIMIT`, `RIE_OPT_PROMPT_TOKENS`, `RIE_OPT_CONFIG_PATH`,
+/// `RIE_OPT_TOKENIZER_PATH` and the progress function.
 ///
 /// Ownership: `*out` is the host's; release it with `rie_free`. It is written only on success. Threads: any; the
 /// progress function is called in this one. Errors: `RIE_ERR_IO`, `RIE_ERR_FORMAT`, `RIE_ERR_CONFIG`, `RIE_ERR_TENSOR`,
@@ -46,6 +47,34 @@ pub unsafe extern "C" fn rie_model_load(
         let model = Model::load(path, &options.load(), progress)?;
         out.write(handle::publish(model)?);
         Ok(())
+    })
+}
+
+/// Saves `model` to the new directory `path` (NUL-terminated UTF-8), which `rie_model_load` loads again: `model.safetensors` with
+/// the weights as they are in memory, and copies of `config.json` and the tokenizer's files. So a model that was quantized at
+/// load is mapped the next time, without being quantized again, and gives the same bits. Quantized matrices are tensors of
+/// bytes, described in the file's `__metadata__`; only this library reads them.
+///
+/// Everything is written under a temporary name beside `path` and renamed at the end: there is never half a model at `path`,
+/// whatever stops the program. Nothing may be at `path` but an empty directory. The progress function of `options` hears of the bytes written, and
+/// can cancel.
+///
+/// Threads: any; the progress function is called in this one. Errors: `RIE_ERR_IO`, `RIE_ERR_CANCELLED`; then nothing is left
+/// behind. `options` NULL means the defaults; `model` and `path` must not be NULL; `err` may be.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rie_model_save(
+    model: *const rie_model,
+    path: *const c_char,
+    options: *const rie_options,
+    err: *mut rie_error,
+) -> rie_status {
+    guard::call("rie_model_save", err, || {
+        // SAFETY: the host vouches for a NUL-terminated `path`.
+        let path = unsafe { raw::path(path, "path")? };
+        let model = handle::get::<Model>(model, "model")?;
+        let options = options::copy(options)?;
+        let mut report = options.progress.map(|p| move |done, total| p.report(done, total));
+        model.save(path, report.as_mut().map(|f| f as ProgressFn<'_>))
     })
 }
 

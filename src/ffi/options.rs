@@ -8,11 +8,11 @@ use crate::error::Result;
 use crate::model::LoadOptions;
 use crate::sampler::SamplerOptions;
 use crate::session::SessionOptions;
-use crate::tensor::DType;
+use crate::tensor::{DType, Quant};
 use crate::{bail, err};
 use std::ffi::{c_char, c_void};
 
-/// A set of options for `rie_model_load`, `rie_inspect`, `rie_session_new` and `rie_sampler_new`. Each of them reads
+/// A set of options for `rie_model_load`, `rie_model_save`, `rie_inspect`, `rie_session_new` and `rie_sampler_new`. Each of them reads
 /// the keys that name it and ignores the others, so one set can serve all. The values are copied during the call.
 ///
 /// Owner: the host, from `rie_options_new` to `rie_free`. Threads: one call at a time.
@@ -20,8 +20,8 @@ pub struct rie_options {
     _private: (),
 }
 
-/// Called during a load, in the thread that called `rie_model_load` and before it returns, with the bytes `done` out of
-/// `total`. Returning anything but 0 cancels the load, which then fails with `RIE_ERR_CANCELLED`. `userdata` is what
+/// Called during a load or a save, in the thread that called `rie_model_load` or `rie_model_save` and before it returns, with the
+/// bytes `done` out of `total`. Returning anything but 0 cancels, and the call fails with `RIE_ERR_CANCELLED`. `userdata` is what
 /// `rie_options_set_progress` was given; the library never looks at it. It must return normally: no `longjmp`, no C++
 /// exception.
 pub type rie_progress_fn = Option<unsafe extern "C" fn(userdata: *mut c_void, done: u64, total: u64) -> i32>;
@@ -81,9 +81,9 @@ pub unsafe extern "C" fn rie_options_set_str(
     })
 }
 
-/// Sets the function that a load reports its progress to. NULL for `progress` (the default) reports nothing.
+/// Sets the function that a load or a save reports its progress to. NULL for `progress` (the default) reports nothing.
 ///
-/// Ownership: `userdata` stays the host's, may be NULL, and must be valid while a load with these options runs.
+/// Ownership: `userdata` stays the host's, may be NULL, and must be valid while a load or a save with these options runs.
 /// Threads: one call at a time with the same `options`; the function is called only as `rie_progress_fn` says.
 /// `options` must not be NULL; `err` may be.
 #[unsafe(no_mangle)]
@@ -141,7 +141,7 @@ enum Rule {
 const COUNT: i64 = i32::MAX as i64;
 
 /// Every option of this version.
-const RULES: [(i32, &str, Rule); 20] = [
+const RULES: [(i32, &str, Rule); 21] = [
     (RIE_OPT_THREADS, "RIE_OPT_THREADS", Rule::Int(0, 1024)),
     (RIE_OPT_ISA, "RIE_OPT_ISA", Rule::Int(RIE_ISA_AUTO as i64, RIE_ISA_NEON as i64)),
     (RIE_OPT_CONTEXT, "RIE_OPT_CONTEXT", Rule::Int(0, COUNT)),
@@ -154,6 +154,7 @@ const RULES: [(i32, &str, Rule); 20] = [
     (RIE_OPT_PROMPT_TOKENS, "RIE_OPT_PROMPT_TOKENS", Rule::Int(0, 65536)),
     (RIE_OPT_SHARE_PREFIXES, "RIE_OPT_SHARE_PREFIXES", Rule::Int(0, 1)),
     (RIE_OPT_SPECULATION, "RIE_OPT_SPECULATION", Rule::Int(0, 64)),
+    (RIE_OPT_WEIGHTS, "RIE_OPT_WEIGHTS", Rule::Int(RIE_WEIGHTS_AS_IS as i64, RIE_WEIGHTS_INT4 as i64)),
     (RIE_OPT_TEMPERATURE, "RIE_OPT_TEMPERATURE", Rule::Float(0.0, f32::MAX, true)),
     (RIE_OPT_TOP_P, "RIE_OPT_TOP_P", Rule::Float(0.0, 1.0, false)),
     (RIE_OPT_MIN_P, "RIE_OPT_MIN_P", Rule::Float(0.0, 1.0, true)),
@@ -248,6 +249,11 @@ impl Options {
                 Some(isa) if isa == i64::from(RIE_ISA_SCALAR) => Some("scalar"),
                 Some(isa) if isa == i64::from(RIE_ISA_AVX2) => Some("avx2"),
                 Some(isa) if isa == i64::from(RIE_ISA_NEON) => Some("neon"),
+                _ => None,
+            },
+            weights: match self.int(RIE_OPT_WEIGHTS) {
+                Some(weights) if weights == i64::from(RIE_WEIGHTS_INT8) => Some(Quant::Int8),
+                Some(weights) if weights == i64::from(RIE_WEIGHTS_INT4) => Some(Quant::Int4),
                 _ => None,
             },
             config: self.path(RIE_OPT_CONFIG_PATH),

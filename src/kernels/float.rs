@@ -212,16 +212,18 @@ pub unsafe fn prefetch<L: Lanes>(p: *const u8, len: usize) {
 
 /// Calls `body(offset, count)` for each lane block of `n` elements; `count` < 8 only in the last.
 #[inline(always)]
-fn blocks(n: usize, mut body: impl FnMut(usize, usize)) {
+pub fn blocks(n: usize, mut body: impl FnMut(usize, usize)) {
     for i in (0..n).step_by(LANES) {
         body(i, LANES.min(n - i));
     }
 }
 
+/// `count` f32 from `p` on, the other lanes zero.
+///
 /// # Safety
 /// `p` has `count` f32.
 #[inline(always)]
-unsafe fn load_some<L: Lanes>(p: *const f32, count: usize) -> L {
+pub unsafe fn load_some<L: Lanes>(p: *const f32, count: usize) -> L {
     // SAFETY: as this function.
     unsafe { load_elements::<L, F32>(p.cast(), count) }
 }

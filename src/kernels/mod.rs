@@ -1,11 +1,11 @@
 //! Kernels by instruction set: one table per tier, chosen at run time.
 //!
-//! The algorithms are written once, generic over eight f32 lanes (`float.rs`, `attention.rs`), and instantiated by
+//! The algorithms are written once, generic over eight lanes (`float.rs`, `attention.rs`, `panels.rs`), and instantiated by
 //! each tier with its registers and CPU features. Possession of a `&Kernels` proves that the CPU supports its tier:
 //! [`supported`] is the only source. The methods check every length, so the callers need no `unsafe`.
 //!
 //! # Numerics
-//! Every sum has one documented order (see the two files), and each lane operation is one IEEE 754 operation, so all
+//! Every sum has one documented order (see the three files), and each lane operation is one IEEE 754 operation, so all
 //! tiers give the same bits. `tests/kernels.rs` compares each supported tier with the scalar one and with f64.
 
 #[cfg(target_arch = "aarch64")]
@@ -15,15 +15,19 @@ mod attention;
 #[expect(clippy::needless_range_loop, reason = "indices name the lane, row and token of several arrays at once")]
 mod float;
 mod lanes;
+#[expect(clippy::needless_range_loop, reason = "indices name the stream and token of several arrays at once")]
+mod panels;
+mod quantized;
 mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-use crate::tensor::{AlignedBuffer, DType};
+use crate::tensor::{AlignedBuffer, DType, Quant};
 pub use attention::Visible;
 use attention::{STATE_EXTRA, Tile};
 use float::{Ahead, UNROLLED_BLOCKS};
 pub use lanes::LANES;
+pub use panels::{CodeGroup, PANEL_TOKENS};
 use std::ops::Range;
 
 /// Most tokens of [`Kernels::gemv`].
@@ -45,6 +49,9 @@ type Gemv = unsafe fn([*const u8; 4], usize, (usize, usize), *const f32, [*mut f
 type MatrixTile = unsafe fn(*const f32, *const f32, usize, *mut f32, (bool, bool), *mut f32, usize, Ahead);
 type Attend = unsafe fn(Tile, *const f32, usize, *const Visible, *mut f32);
 type Gated = unsafe fn(*const f32, *const f32, usize, *mut f32);
+type PerQuant<F> = [F; Quant::ALL.len()];
+type PanelGemv = unsafe fn([*const u8; 4], usize, *const CodeGroup, usize, [*mut f32; 4]);
+type PanelGemm = unsafe fn(*const u8, usize, *const CodeGroup, (usize, usize), *mut f32, usize);
 
 /// The kernels of one tier. Private function pointers whose safety contracts the methods check.
 pub struct Kernels {
@@ -62,6 +69,10 @@ pub struct Kernels {
     attend: PerType<Attend>,
     merge: unsafe fn(*mut f32, *const f32, usize),
     prefetch: unsafe fn(*const u8, usize),
+    panel_gemv: PerQuant<PanelGemv>,
+    panel_gemm: PerQuant<PanelGemm>,
+    quantize_row: unsafe fn(*const f32, usize, *mut CodeGroup),
+    quantize_panel: PerQuant<unsafe fn(*const f32, usize, *mut u8) -> bool>,
 }
 
 impl std::fmt::Debug for Kernels {
@@ -76,6 +87,7 @@ macro_rules! tier {
         $(#[$doc])*
         pub static $NAME: $crate::kernels::Kernels = {
             use $crate::kernels::lanes::{BF16, F16, F32};
+            use $crate::kernels::panels::{Int4, Int8};
             $crate::kernels::Kernels {
                 name: $name,
                 gemv: [gemv::<F32>, gemv::<F16>, gemv::<BF16>],
@@ -90,12 +102,16 @@ macro_rules! tier {
                 attend: [attend::<F32>, attend::<F16>, attend::<BF16>],
                 merge,
                 prefetch,
+                panel_gemv: [panel_gemv::<Int8>, panel_gemv::<Int4>],
+                panel_gemm: [panel_gemm::<Int8>, panel_gemm::<Int4>],
+                quantize_row,
+                quantize_panel: [quantize_panel::<Int8>, quantize_panel::<Int4>],
             }
         };
 
-        $crate::kernels::tier!(@fn [$($feature),*] $L, float, gemv<E>(
+        $crate::kernels::tier!(@fn [$($feature),*] $L, float, gemv<E: $crate::kernels::lanes::Element>(
             w: [*const u8; 4], rows: usize, size: (usize, usize), x: *const f32, out: [*mut f32; 4], stride: usize));
-        $crate::kernels::tier!(@fn [$($feature),*] $L, float, pack<E>(
+        $crate::kernels::tier!(@fn [$($feature),*] $L, float, pack<E: $crate::kernels::lanes::Element>(
             src: *const u8, k: usize, dst: *mut f32, stride: usize));
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, tile(
             w: *const f32, x: *const f32, blocks: usize, acc: *mut f32, ends: (bool, bool), out: *mut f32, stride: usize,
@@ -108,20 +124,29 @@ macro_rules! tier {
             gate: *const f32, up: *const f32, n: usize, out: *mut f32));
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, soft_cap(x: *mut f32, n: usize, cap: f32));
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, exp_minus(x: *mut f32, n: usize, m: f32));
-        $crate::kernels::tier!(@fn [$($feature),*] $L, float, widen<E>(src: *const u8, n: usize, dst: *mut f32));
+        $crate::kernels::tier!(@fn [$($feature),*] $L, float, widen<E: $crate::kernels::lanes::Element>(src: *const u8, n: usize, dst: *mut f32));
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, narrow_f16(src: *const f32, n: usize, dst: *mut u8));
-        $crate::kernels::tier!(@fn [$($feature),*] $L, attention, attend<E>(
+        $crate::kernels::tier!(@fn [$($feature),*] $L, attention, attend<E: $crate::kernels::lanes::Element>(
             tile: $crate::kernels::attention::Tile, q: *const f32, rows: usize,
             visible: *const $crate::kernels::attention::Visible, state: *mut f32));
         $crate::kernels::tier!(@fn [$($feature),*] $L, attention, merge(
             state: *mut f32, tile: *const f32, padded: usize));
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, prefetch(p: *const u8, len: usize));
+        $crate::kernels::tier!(@fn [$($feature),*] $L, panels, panel_gemv<Q: $crate::kernels::panels::Format>(
+            w: [*const u8; 4], panels: usize, x: *const $crate::kernels::CodeGroup, groups: usize, out: [*mut f32; 4]));
+        $crate::kernels::tier!(@fn [$($feature),*] $L, panels, panel_gemm<Q: $crate::kernels::panels::Format>(
+            w: *const u8, panels: usize, x: *const $crate::kernels::CodeGroup, size: (usize, usize), out: *mut f32,
+            stride: usize));
+        $crate::kernels::tier!(@fn [$($feature),*] $L, panels, quantize_row(
+            x: *const f32, k: usize, out: *mut $crate::kernels::CodeGroup));
+        $crate::kernels::tier!(@fn [$($feature),*] $L, panels, quantize_panel<Q: $crate::kernels::panels::Format>(
+            x: *const f32, k: usize, panel: *mut u8) -> bool);
     };
-    (@fn [$($feature:literal),*] $L:ty, $module:ident, $f:ident<E>($($arg:ident: $T:ty),*)) => {
+    (@fn [$($feature:literal),*] $L:ty, $module:ident, $f:ident<$E:ident: $Kind:path>($($arg:ident: $T:ty),*) $(-> $R:ty)?) => {
         $(#[target_feature(enable = $feature)])*
-        unsafe fn $f<E: $crate::kernels::lanes::Element>($($arg: $T),*) {
+        unsafe fn $f<$E: $Kind>($($arg: $T),*) $(-> $R)? {
             // SAFETY: the same contract, and the CPU features of the lanes are enabled here.
-            unsafe { $crate::kernels::$module::$f::<$L, E>($($arg),*) }
+            unsafe { $crate::kernels::$module::$f::<$L, $E>($($arg),*) }
         }
     };
     (@fn [$($feature:literal),*] $L:ty, $module:ident, $f:ident($($arg:ident: $T:ty),*)) => {

@@ -1,6 +1,7 @@
 //! The scalar tier: eight plain f32. Slow, portable, and the oracle that the other tiers are compared with.
 
 use super::lanes::Lanes;
+use super::panels::IntLanes;
 use half::{bf16, f16};
 
 /// Eight f32 in memory.
@@ -111,6 +112,49 @@ impl Lanes for Scalar {
     unsafe fn sum(self) -> f32 {
         let l = self.0;
         ((l[0] + l[2]) + (l[1] + l[3])) + ((l[4] + l[6]) + (l[5] + l[7]))
+    }
+}
+
+impl IntLanes for Scalar {
+    type Int = [i32; 8];
+    #[inline(always)]
+    unsafe fn int_zero() -> [i32; 8] {
+        [0; 8]
+    }
+    #[inline(always)]
+    unsafe fn int8_dot<const T: usize>(acc: &mut [[i32; 8]; T], w: *const u8, x: [*const i8; T]) {
+        // SAFETY: the caller vouches for 32 i8 at w and four at each x.
+        let (w, x) = unsafe { (w.cast::<[[i8; 4]; 8]>().read(), x.map(|x| x.cast::<[i8; 4]>().read())) };
+        for (acc, x) in acc.iter_mut().zip(x) {
+            for (acc, w) in acc.iter_mut().zip(w) {
+                *acc += (0..4).map(|i| i32::from(w[i]) * i32::from(x[i])).sum::<i32>();
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn int4_dot<const T: usize>(acc: &mut [[i32; 8]; T], w: *const u8, x: [*const i8; T]) {
+        // SAFETY: the caller vouches for 32 bytes at w and eight i8 at each x.
+        let (w, x) = unsafe { (w.cast::<[[u8; 4]; 8]>().read(), x.map(|x| x.cast::<[i8; 8]>().read())) };
+        for (acc, x) in acc.iter_mut().zip(x) {
+            for (acc, w) in acc.iter_mut().zip(w) {
+                let both =
+                    |i: usize| i32::from(w[i] & 15) * i32::from(x[i]) + i32::from(w[i] >> 4) * i32::from(x[i + 4]);
+                *acc += (0..4).map(both).sum::<i32>();
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn int4_sums(acc: [i32; 8], eight: i32) -> [i32; 8] {
+        acc.map(|sum| sum - eight)
+    }
+    #[inline(always)]
+    unsafe fn from_int(v: [i32; 8]) -> Self {
+        Scalar(v.map(|v| v as f32))
+    }
+    #[inline(always)]
+    unsafe fn store_i8(self, p: *mut i8) {
+        // SAFETY: the caller vouches for eight i8 at p.
+        unsafe { p.cast::<[i8; 8]>().write(self.0.map(|v| v as i8)) }
     }
 }
 

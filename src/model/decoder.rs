@@ -2,13 +2,14 @@
 
 use super::family::Architecture;
 use super::layer::{Branch, Layer, Weights};
+use super::loader::{Loader, Purpose};
 use super::profile::{Operator, Profile};
 use crate::bail;
-use crate::checkpoint::{Checkpoint, Config, Tensor};
+use crate::checkpoint::{Config, Matrix};
 use crate::error::Result;
 use crate::ops::attention::{CacheLayer, Heads, Partials, Queries};
 use crate::ops::kv::{self, KvLayout, Projected};
-use crate::ops::linear::Linear;
+use crate::ops::linear::{Linear, Packed};
 use crate::ops::moe::MoeBuffers;
 use crate::ops::rope::{Rotary, rotate};
 use crate::ops::{self, Exec, Sequence};
@@ -21,7 +22,7 @@ pub type Tap = Box<dyn FnMut(&str, &[f32]) + Send + Sync>;
 /// The weights and sizes of a model.
 #[derive(Debug)]
 pub struct Decoder {
-    embedding: Tensor,
+    embedding: Matrix,
     layers: Vec<Layer>,
     /// Weight of the final RMSNorm, `[hidden]`.
     norm: Vec<f32>,
@@ -57,8 +58,8 @@ pub struct Workspace {
     /// Cosines and sines of the rotary angles, `[rotaries][n][pairs]`.
     cos: AlignedBuffer<f32>,
     sin: AlignedBuffer<f32>,
-    /// Activations as the tile kernel reads them.
-    packed: AlignedBuffer<f32>,
+    /// Activations as the kernels of matrices read them.
+    packed: Packed,
     /// Partial attention results.
     partials: Partials,
     /// Rows of the residual stream whose logits are wanted, `[m][hidden]`, and the logits, `[m][vocab]`.
@@ -81,7 +82,7 @@ impl Decoder {
     pub fn load(
         config: &Config,
         architecture: &Architecture,
-        checkpoint: &Checkpoint,
+        loader: &Loader<'_>,
         progress: &mut dyn FnMut(usize, usize) -> bool,
     ) -> Result<Decoder> {
         let (hidden, vocab) = (config.hidden_size, config.vocab_size);
@@ -96,22 +97,23 @@ impl Decoder {
             if progress(i, config.num_hidden_layers) {
                 bail!(Cancelled, "the load was cancelled at layer {i} of {}", config.num_hidden_layers);
             }
-            layers.push(Layer::load(config, architecture, checkpoint, i)?);
+            layers.push(Layer::load(config, architecture, loader, i)?);
         }
         // Tied as Hugging Face does it: whichever of the two is there serves for both.
         const NAMES: [&str; 2] = ["model.embed_tokens.weight", "lm_head.weight"];
-        let [embedding, lm_head] = NAMES.map(|name| if checkpoint.contains(name) { name } else { "" });
+        let [embedding, lm_head] = NAMES.map(|name| if loader.contains(name) { name } else { "" });
         let either = |name: &'static str, other: &'static str| if name.is_empty() { other } else { name };
-        let embedding = checkpoint.tensor(either(either(embedding, lm_head), NAMES[0]), &[vocab, hidden])?;
+        let table = |name| loader.matrix(name, [vocab, hidden], Purpose::Vocabulary);
+        let embedding = table(either(either(embedding, lm_head), NAMES[0]))?;
         let lm_head = match lm_head {
             "" => embedding.clone(),
-            name => checkpoint.tensor(name, &[vocab, hidden])?,
+            name => table(name)?,
         };
         progress(config.num_hidden_layers, config.num_hidden_layers);
         Ok(Decoder {
             embedding,
             layers,
-            norm: Weights::new(checkpoint, "model".to_string(), architecture).norm("norm", hidden)?,
+            norm: Weights::new(loader, "model".to_string(), architecture).norm("norm", hidden)?,
             lm_head: Linear::new(vec![lm_head], &[])?,
             rotaries: [Some(&config.rope), config.rope_local.as_ref()].into_iter().flatten().map(Rotary::new).collect(),
             heads,
@@ -183,7 +185,7 @@ impl Decoder {
             }
         }
         clock.lap(Operator::Rope);
-        ops::gather(exec, self.embedding.dtype(), self.embedding.bytes(), self.hidden, tokens, x);
+        ops::gather(exec, &self.embedding, tokens, x);
         if let Some(factor) = self.architecture.embedding_scale {
             ops::scale(exec, x, factor, self.hidden);
         }

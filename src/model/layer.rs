@@ -1,7 +1,8 @@
 //! One decoder layer: its weights by their Hugging Face names.
 
 use super::family::{Architecture, Norms, QkNorm};
-use crate::checkpoint::{Checkpoint, Config, LayerConfig, Tensor};
+use super::loader::{Loader, Purpose};
+use crate::checkpoint::{Config, LayerConfig, Matrix, Tensor};
 use crate::error::Result;
 use crate::ops::linear::Linear;
 use crate::ops::moe::{Experts, Mlp};
@@ -37,9 +38,9 @@ pub enum Branch {
 
 impl Layer {
     /// Finds and checks the weights of layer `i`.
-    pub fn load(config: &Config, architecture: &Architecture, checkpoint: &Checkpoint, i: usize) -> Result<Layer> {
+    pub fn load(config: &Config, architecture: &Architecture, loader: &Loader<'_>, i: usize) -> Result<Layer> {
         let hidden = config.hidden_size;
-        let weights = Weights::new(checkpoint, format!("model.layers.{i}"), architecture);
+        let weights = Weights::new(loader, format!("model.layers.{i}"), architecture);
         let LayerConfig { window, rotated, sparse } = config.layers[i];
         let (q, kv) = (config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim);
         let qk_norm = |kind| -> Result<_> {
@@ -93,15 +94,15 @@ impl Layer {
 
 /// Weights by name, behind a prefix.
 pub struct Weights<'a> {
-    checkpoint: &'a Checkpoint,
+    loader: &'a Loader<'a>,
     prefix: String,
     architecture: &'a Architecture,
 }
 
 impl<'a> Weights<'a> {
-    /// Those of `checkpoint` whose names begin with `prefix`.
-    pub fn new(checkpoint: &'a Checkpoint, prefix: String, architecture: &'a Architecture) -> Weights<'a> {
-        Weights { checkpoint, prefix, architecture }
+    /// Those of `loader` whose names begin with `prefix`.
+    pub fn new(loader: &'a Loader<'a>, prefix: String, architecture: &'a Architecture) -> Weights<'a> {
+        Weights { loader, prefix, architecture }
     }
 
     /// The weight of a norm.
@@ -114,12 +115,16 @@ impl<'a> Weights<'a> {
     }
 
     fn tensor(&self, name: &str, kind: &str, shape: &[usize]) -> Result<Tensor> {
-        self.checkpoint.tensor(&format!("{}.{name}.{kind}", self.prefix), shape)
+        self.loader.tensor(&format!("{}.{name}.{kind}", self.prefix), shape)
+    }
+
+    fn matrix(&self, name: &str, shape: [usize; 2], purpose: Purpose) -> Result<Matrix> {
+        self.loader.matrix(&format!("{}.{name}.weight", self.prefix), shape, purpose)
     }
 
     /// The matrices `(name, outputs)` side by side.
     fn linear(&self, parts: &[(&str, usize)], inputs: usize, bias: bool) -> Result<Linear> {
-        let weights = parts.iter().map(|(name, outputs)| self.tensor(name, "weight", &[*outputs, inputs]));
+        let weights = parts.iter().map(|(name, outputs)| self.matrix(name, [*outputs, inputs], Purpose::Layer));
         let biases = parts.iter().filter(|_| bias).map(|(name, outputs)| self.tensor(name, "bias", &[*outputs]));
         Linear::new(weights.collect::<Result<_>>()?, &biases.collect::<Result<Vec<_>>>()?)
     }
@@ -130,7 +135,7 @@ impl<'a> Weights<'a> {
             return self.linear(parts, inputs, bias);
         }
         let outputs = parts.iter().map(|(_, outputs)| outputs).sum();
-        let whole = self.tensor(fused, "weight", &[outputs, inputs])?;
+        let whole = self.matrix(fused, [outputs, inputs], Purpose::Layer)?;
         let mut end = 0;
         let rows = parts.iter().map(|(_, outputs)| {
             end += outputs;
@@ -156,8 +161,9 @@ impl<'a> Weights<'a> {
             let block = format!("{}.experts.{e}", names.block);
             self.mlp(&block, [names.gate, names.up, names.down], (hidden, experts.intermediate_size))
         };
+        let router = self.matrix(&format!("{}.gate", names.block), [experts.count, hidden], Purpose::Router)?;
         Ok(Experts {
-            router: self.linear(&[(&format!("{}.gate", names.block), experts.count)], hidden, false)?,
+            router: Linear::new(vec![router], &[])?,
             experts: (0..experts.count).map(expert).collect::<Result<_>>()?,
             per_token: experts.per_token,
             normalize: self.architecture.normalize_experts,

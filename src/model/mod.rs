@@ -3,19 +3,24 @@
 mod decoder;
 mod family;
 mod layer;
+mod loader;
 mod profile;
+mod save;
 
 pub use decoder::{Decoder, Pass, Tap, Workspace};
 pub use profile::{Operator, Profile};
 
-use crate::checkpoint::{Checkpoint, Config, Source, SourcePaths, TokenizerConfig};
+use crate::checkpoint::{Checkpoint, Config, Content, Panels, Source, SourcePaths, TokenizerConfig};
 use crate::error::Result;
 use crate::kernels::{self, Kernels};
 use crate::ops::pages::PagePool;
 use crate::ops::{Exec, Scratch};
 use crate::pool::{Pool, Team};
+use crate::tensor::Quant;
 use crate::text::Tokenizer;
 use crate::{bail, err};
+use loader::Loader;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use twox_hash::{XxHash3_128, xxhash3_128};
 
@@ -33,6 +38,8 @@ pub struct LoadOptions {
     pub prompt_tokens: usize,
     /// Instruction set by name ("scalar", "avx2", "neon"); `None` = the best this CPU has.
     pub isa: Option<&'static str>,
+    /// The format to quantize the weights to; `None` = as they are stored.
+    pub weights: Option<Quant>,
     /// `config.json` in another place.
     pub config: Option<String>,
     /// `tokenizer.json` in another place.
@@ -49,6 +56,10 @@ pub struct Model {
     /// Where the model came from, for messages.
     name: String,
     checkpoint: Checkpoint,
+    /// What was quantized at load.
+    quantized: Vec<Panels>,
+    /// The small files that a saved model needs.
+    companions: Vec<(&'static str, PathBuf)>,
     /// XXH3-128 of config.json.
     config_hash: u128,
     /// What [`fingerprint`](Self::fingerprint) found.
@@ -73,12 +84,15 @@ impl Model {
         let mut config = Config::parse(&source.config, source.generation_config.as_ref())?;
         let architecture = family::architecture(&config).map_err(|e| e.at(&source.config.name))?;
         let checkpoint = Checkpoint::map(&source)?;
-        let (_, bytes) = checkpoint.totals();
+        let bytes = checkpoint.contents(&[]).iter().map(|content| content.bytes.len() as u64).sum();
+        let pool = Pool::shared(options.threads)?;
+        let loader = Loader::new(&checkpoint, kernels, &pool, options.weights);
         let mut ignore = |_, _| false;
         let progress = progress.unwrap_or(&mut ignore);
         let mut by_layer = |done: usize, of: usize| progress(bytes * done as u64 / of as u64, bytes);
-        let decoder = Decoder::load(&config, &architecture, &checkpoint, &mut by_layer)?;
-        if config.experts.is_none() {
+        let decoder = Decoder::load(&config, &architecture, &loader, &mut by_layer)?;
+        let quantized = loader.made();
+        if config.experts.is_none() && quantized.is_empty() {
             checkpoint.will_need(); // experts that are not chosen are not read
         }
         let tokenizer = match &source.tokenizer {
@@ -89,7 +103,6 @@ impl Model {
         if let Some(id) = tokenizer.as_ref().zip(end_of_turn).and_then(|(tokenizer, token)| tokenizer.token_id(token)) {
             config.add_eos(id);
         }
-        let pool = Pool::shared(options.threads)?;
         let scratch = (0..pool.threads()).map(|_| Mutex::default()).collect();
         Ok(Model {
             config,
@@ -98,6 +111,8 @@ impl Model {
             tokenizer_config: source.tokenizer_config,
             name: source.name,
             checkpoint,
+            quantized,
+            companions: source.companions,
             config_hash: XxHash3_128::oneshot(&source.config.bytes),
             fingerprint: OnceLock::new(),
             pages: Arc::new(PagePool::new(options.kv_limit)),
@@ -132,14 +147,27 @@ impl Model {
         &self.tokenizer_config
     }
 
-    /// Number of weights (elements of all tensors used).
+    /// Number of weights.
     pub fn parameters(&self) -> u64 {
-        self.checkpoint.totals().0
+        self.contents().iter().map(|content| content.elements() as u64).sum()
     }
 
-    /// Bytes of all weights used.
+    /// Bytes of all weights.
     pub fn weight_bytes(&self) -> u64 {
-        self.checkpoint.totals().1
+        self.contents().iter().map(|content| content.bytes.len() as u64).sum()
+    }
+
+    /// The format of its layers' weights; `None` = floating point.
+    pub fn quant(&self) -> Option<Quant> {
+        let contents = self.contents();
+        let formats = || contents.iter().filter_map(|content| content.quant);
+        // INT4 has INT8 beside it.
+        formats().find(|quant| *quant == Quant::Int4).or(formats().next())
+    }
+
+    /// All weights as they are in memory, in the order of their names.
+    fn contents(&self) -> Vec<Content<'_>> {
+        self.checkpoint.contents(&self.quantized)
     }
 
     /// The pages of its sessions' KV caches.
@@ -159,8 +187,8 @@ impl Model {
         if let Some(&known) = self.fingerprint.get() {
             return Ok(known);
         }
-        let contents = self.checkpoint.contents();
-        let pieces: Vec<&[u8]> = contents.iter().flat_map(|(_, bytes)| bytes.chunks(PIECE_BYTES)).collect();
+        let contents = self.contents();
+        let pieces: Vec<&[u8]> = contents.iter().flat_map(|content| content.bytes.chunks(PIECE_BYTES)).collect();
         let mut hashes = vec![0u128; pieces.len()];
         self.pool.step(|team| {
             team.rows(&mut hashes, 1, |_, mut block| {
@@ -172,7 +200,9 @@ impl Model {
         })?;
         let mut all = xxhash3_128::Hasher::new();
         all.write(&self.config_hash.to_le_bytes());
-        contents.iter().for_each(|(tensor, _)| all.write(tensor.as_bytes()));
+        for content in &contents {
+            all.write(format!("{} {} {:?}", content.name, content.type_name(), content.shape).as_bytes());
+        }
         hashes.iter().for_each(|hash| all.write(&hash.to_le_bytes()));
         Ok(*self.fingerprint.get_or_init(|| all.finish_128()))
     }

@@ -1,19 +1,33 @@
 //! Linear layers over weights in any stored format: `y = W·x + b`.
 
-use super::{Exec, add_row};
-use crate::checkpoint::Tensor;
+use super::{Exec, add_row, each_row};
+use crate::bail;
+use crate::checkpoint::{Matrix, Panels, Tensor};
 use crate::error::Result;
-use crate::kernels::{Activation, FEW_TOKENS, GROUP_ROWS, GemmScratch, TILE_ROWS, TILE_TOKENS, k_blocks, packed_len};
+use crate::kernels::{
+    Activation, CodeGroup, FEW_TOKENS, GROUP_ROWS, GemmScratch, PANEL_TOKENS, TILE_ROWS, TILE_TOKENS, k_blocks,
+    packed_len,
+};
 use crate::tensor::AlignedBuffer;
+use crate::tensor::quant::{GROUP, PANEL_ROWS};
 use std::ops::Range;
 
 /// Rows that are handed to a thread together.
 const GRAIN_ROWS: usize = 4 * TILE_ROWS;
 
+/// Buffers for the input of a product.
+#[derive(Debug, Default)]
+pub struct Packed {
+    /// As the tile kernel reads it.
+    floats: AlignedBuffer<f32>,
+    /// As the kernels of quantized weights read it.
+    codes: AlignedBuffer<CodeGroup>,
+}
+
 /// One or several matrices with a common input, their outputs side by side: `[outputs][inputs]` each, as stored.
 #[derive(Debug)]
 pub struct Linear {
-    parts: Vec<Tensor>,
+    parts: Vec<Matrix>,
     inputs: usize,
     outputs: usize,
     /// Empty, or one value per output.
@@ -21,11 +35,16 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// Joins matrices `[outputs][inputs]` and their biases. All have the same number of inputs, and all or none a bias.
-    pub fn new(parts: Vec<Tensor>, biases: &[Tensor]) -> Result<Linear> {
+    /// Joins matrices `[outputs][inputs]` and their biases. All have the same number of inputs, all or none a bias, and all or
+    /// none are quantized.
+    pub fn new(parts: Vec<Matrix>, biases: &[Tensor]) -> Result<Linear> {
         let inputs = parts.first().map_or(0, |p| p.shape()[1]);
         if let Some(odd) = parts.iter().find(|p| p.shape()[1] != inputs) {
-            crate::bail!(Tensor, "{}: expected {inputs} inputs, found {:?}", odd.name(), odd.shape());
+            bail!(Tensor, "{}: expected {inputs} inputs, found {:?}", odd.name(), odd.shape());
+        }
+        let quantized = |part: &&Matrix| matches!(part, Matrix::Panels(_));
+        if let (Some(one), Some(other)) = (parts.iter().find(quantized), parts.iter().find(|part| !quantized(part))) {
+            bail!(Tensor, "{} is quantized and {}, which is joined to it, is not", one.name(), other.name());
         }
         let outputs = parts.iter().map(|p| p.shape()[0]).sum();
         let bias = biases.iter().flat_map(|b| b.view().to_f32()).collect();
@@ -43,7 +62,7 @@ impl Linear {
     }
 
     /// Applies the layer to each row of `x`, `[n][inputs]`, giving `out`, `[n][outputs]`. `packed` is a buffer.
-    pub fn apply(&self, exec: &Exec<'_>, x: &[f32], packed: &mut AlignedBuffer<f32>, out: &mut [f32]) {
+    pub fn apply(&self, exec: &Exec<'_>, x: &[f32], packed: &mut Packed, out: &mut [f32]) {
         self.apply_after(exec, |_| (), x, packed, out);
     }
 
@@ -53,7 +72,7 @@ impl Linear {
         exec: &Exec<'_>,
         prepare: impl Fn(usize) + Sync,
         x: &[f32],
-        packed: &mut AlignedBuffer<f32>,
+        packed: &mut Packed,
         out: &mut [f32],
     ) {
         let n = x.len() / self.inputs;
@@ -67,15 +86,16 @@ impl Linear {
             for (part, rows, first) in self.cut(columns.clone()) {
                 for group in input.groups(rows.clone()) {
                     let at = first + group.start - rows.start - columns.start;
-                    if n == 1 {
-                        let out = &mut block.row(0)[at..at + group.len()];
-                        input.multiply(exec, part, group, &mut scratch.gemm, out);
+                    let product = Product { input, part, group };
+                    if product.is_plain_row() {
+                        let out = &mut block.row(0)[at..at + product.len()];
+                        product.compute(exec, &mut scratch.gemm, out);
                         continue;
                     }
-                    let products = scratch.products.grown(input.products_len(group.len()));
-                    input.multiply(exec, part, group.clone(), &mut scratch.gemm, products);
-                    for (t, products) in products.chunks_exact(input.width(group.len())).take(n).enumerate() {
-                        block.row(t)[at..at + group.len()].copy_from_slice(&products[..group.len()]);
+                    let products = scratch.products.grown(product.buffer_len());
+                    product.compute(exec, &mut scratch.gemm, products);
+                    for t in 0..n {
+                        block.row(t)[at..at + product.len()].copy_from_slice(&products[product.row(t)]);
                     }
                 }
             }
@@ -94,7 +114,7 @@ impl Linear {
         exec: &Exec<'_>,
         activation: Activation,
         x: &[f32],
-        packed: &mut AlignedBuffer<f32>,
+        packed: &mut Packed,
         out: &mut [f32],
     ) {
         let [gate, up] = &self.parts[..] else { panic!("a gated unit of {} matrices", self.parts.len()) };
@@ -104,33 +124,43 @@ impl Linear {
             let columns = block.columns();
             let scratch = &mut *exec.scratch(worker);
             for group in input.groups(columns.clone()) {
-                let (len, stride) = (group.len(), input.width(group.len()));
-                let gates = scratch.products.grown(input.products_len(len));
-                let ups = scratch.ups.grown(input.products_len(len));
-                input.multiply(exec, gate, group.clone(), &mut scratch.gemm, gates);
-                input.multiply(exec, up, group.clone(), &mut scratch.gemm, ups);
-                for (t, (gates, ups)) in
-                    gates.chunks_exact_mut(stride).zip(ups.chunks_exact_mut(stride)).take(n).enumerate()
-                {
-                    let (gates, ups) = (&mut gates[..len], &mut ups[..len]);
+                let [gate, up] = [gate, up].map(|part| Product { input, part, group: group.clone() });
+                let gates = scratch.products.grown(gate.buffer_len());
+                let ups = scratch.ups.grown(up.buffer_len());
+                gate.compute(exec, &mut scratch.gemm, gates);
+                up.compute(exec, &mut scratch.gemm, ups);
+                for t in 0..n {
+                    let (gates, ups) = (&mut gates[gate.row(t)], &mut ups[up.row(t)]);
                     if !self.bias.is_empty() {
                         add_row(gates, &self.bias[group.clone()]);
                         add_row(ups, &self.bias[width + group.start..width + group.end]);
                     }
                     let at = group.start - columns.start;
-                    exec.kernels.gated(activation, gates, ups, &mut block.row(t)[at..at + len]);
+                    exec.kernels.gated(activation, gates, ups, &mut block.row(t)[at..at + group.len()]);
                 }
             }
         });
     }
 
-    fn input<'a>(&self, exec: &Exec<'_>, x: &'a [f32], packed: &'a mut AlignedBuffer<f32>) -> Input<'a> {
+    fn input<'a>(&self, exec: &Exec<'_>, x: &'a [f32], packed: &'a mut Packed) -> Input<'a> {
         let (k, n) = (self.inputs, x.len() / self.inputs);
-        if n <= FEW_TOKENS { Input::Few { x, k, n } } else { Input::Many { packed: self.pack(exec, x, packed), k, n } }
+        match &self.parts[0] {
+            Matrix::Panels(_) => Input::Codes { codes: self.quantize(exec, x, &mut packed.codes), n },
+            Matrix::Float(_) if n <= FEW_TOKENS => Input::Few { x, k, n },
+            Matrix::Float(_) => Input::Many { packed: self.pack(exec, x, &mut packed.floats), k, n },
+        }
+    }
+
+    /// The activations as the kernels of quantized weights read them.
+    fn quantize<'p>(&self, exec: &Exec<'_>, x: &[f32], codes: &'p mut AlignedBuffer<CodeGroup>) -> &'p [CodeGroup] {
+        let (k, groups) = (self.inputs, self.inputs.div_ceil(GROUP));
+        let codes = codes.grown(x.len() / k * groups);
+        each_row(exec, codes, groups, |t, out| exec.kernels.quantize_row(&x[t * k..(t + 1) * k], out));
+        codes
     }
 
     /// The matrices that the joined rows `range` touch: (matrix, its rows, their first joined row).
-    fn cut(&self, range: Range<usize>) -> impl Iterator<Item = (&Tensor, Range<usize>, usize)> {
+    fn cut(&self, range: Range<usize>) -> impl Iterator<Item = (&Matrix, Range<usize>, usize)> {
         let mut end = 0;
         self.parts.iter().filter_map(move |part| {
             let start = end;
@@ -161,9 +191,11 @@ impl Linear {
     }
 }
 
-/// The activations of a product: as they are for few tokens, as the tile kernel reads them for many.
+/// The activations of a product: quantized if the weights are; else as they are for few tokens, and as the tile kernel reads them
+/// for many.
 #[derive(Clone, Copy)]
 enum Input<'a> {
+    Codes { codes: &'a [CodeGroup], n: usize },
     Few { x: &'a [f32], k: usize, n: usize },
     Many { packed: &'a [f32], k: usize, n: usize },
 }
@@ -172,46 +204,90 @@ impl Input<'_> {
     /// The rows that are multiplied at once: for few tokens all, so that the kernel can walk far-apart parts of them.
     fn groups(self, rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let step = match self {
-            Input::Few { .. } => rows.len(),
-            Input::Many { .. } => GROUP_ROWS,
+            Input::Codes { n: 1, .. } | Input::Few { .. } => rows.len(),
+            Input::Codes { .. } | Input::Many { .. } => GROUP_ROWS,
         };
         rows.clone().step_by(step).map(move |at| at..rows.end.min(at + step))
     }
+}
 
-    /// f32 from one token's products to the next, for a group of `rows`.
-    fn width(self, rows: usize) -> usize {
-        match self {
-            Input::Few { .. } => rows,
-            Input::Many { .. } => GROUP_ROWS,
-        }
+/// The product of the rows `group` of a matrix with all tokens.
+struct Product<'a> {
+    input: Input<'a>,
+    part: &'a Matrix,
+    group: Range<usize>,
+}
+
+impl Product<'_> {
+    /// Number of rows.
+    fn len(&self) -> usize {
+        self.group.len()
     }
 
-    /// f32 of the products of a group of `rows`.
-    fn products_len(self, rows: usize) -> usize {
-        match self {
-            Input::Few { n, .. } => n * rows,
-            Input::Many { n, .. } => n.next_multiple_of(TILE_TOKENS) * GROUP_ROWS,
-        }
+    /// Whether [`compute`](Self::compute) fills one row, without anything beside it.
+    fn is_plain_row(&self) -> bool {
+        matches!(self.input, Input::Few { n: 1, .. })
     }
 
-    /// The products of a group of rows of `part` with all tokens: rows of [`width`](Self::width), one for each token.
-    fn multiply(
-        self,
-        exec: &Exec<'_>,
-        part: &Tensor,
-        group: Range<usize>,
-        scratch: &mut GemmScratch,
-        products: &mut [f32],
-    ) {
-        let stride = part.shape()[1] * part.dtype().size();
-        let bytes = &part.bytes()[group.start * stride..group.end * stride];
-        match self {
-            Input::Few { x, k, .. } => exec.kernels.gemv(part.dtype(), bytes, k, x, products),
-            Input::Many { packed, k, .. } => {
-                let mut rows = [&[][..]; GROUP_ROWS];
-                rows.iter_mut().zip(bytes.chunks_exact(stride)).for_each(|(to, row)| *to = row);
-                exec.kernels.gemm_group(part.dtype(), &rows[..group.len()], k, packed, scratch, products);
+    /// f32 from one token's products to the next.
+    fn stride(&self) -> usize {
+        match (self.input, self.part) {
+            (Input::Few { .. }, _) => self.len(),
+            (Input::Codes { .. }, Matrix::Panels(panels)) => {
+                (panels.panels(self.group.clone()).1 + self.len()).next_multiple_of(PANEL_ROWS)
             }
+            _ => GROUP_ROWS,
+        }
+    }
+
+    /// f32 that [`compute`](Self::compute) needs.
+    fn buffer_len(&self) -> usize {
+        match self.input {
+            Input::Few { n, .. } | Input::Codes { n, .. } => n * self.stride(),
+            Input::Many { n, .. } => n.next_multiple_of(TILE_TOKENS) * self.stride(),
+        }
+    }
+
+    /// Where in the buffer the products of token `t` are.
+    fn row(&self, t: usize) -> Range<usize> {
+        let before = match self.part {
+            Matrix::Panels(panels) => panels.panels(self.group.clone()).1,
+            Matrix::Float(_) => 0,
+        };
+        let start = t * self.stride() + before;
+        start..start + self.len()
+    }
+
+    /// Computes the products into `out`, [`buffer_len`](Self::buffer_len) f32.
+    fn compute(&self, exec: &Exec<'_>, scratch: &mut GemmScratch, out: &mut [f32]) {
+        match (self.input, self.part) {
+            (Input::Codes { codes, n }, Matrix::Panels(panels)) => self.compute_panels(exec, panels, codes, n, out),
+            (Input::Few { x, k, .. }, Matrix::Float(part)) => {
+                exec.kernels.gemv(part.dtype(), self.bytes(part), k, x, out);
+            }
+            (Input::Many { packed, k, .. }, Matrix::Float(part)) => {
+                let mut rows = [&[][..]; GROUP_ROWS];
+                let row_bytes = k * part.dtype().size();
+                rows.iter_mut().zip(self.bytes(part).chunks_exact(row_bytes)).for_each(|(to, row)| *to = row);
+                exec.kernels.gemm_group(part.dtype(), &rows[..self.len()], k, packed, scratch, out);
+            }
+            _ => panic!("the parts of a layer are of one kind"), // `Linear::new` checked it
+        }
+    }
+
+    fn bytes<'t>(&self, part: &'t Tensor) -> &'t [u8] {
+        let row_bytes = part.shape()[1] * part.dtype().size();
+        &part.bytes()[self.group.start * row_bytes..self.group.end * row_bytes]
+    }
+
+    /// So many tokens at a time that their codes stay near while the panels pass over them.
+    fn compute_panels(&self, exec: &Exec<'_>, panels: &Panels, codes: &[CodeGroup], n: usize, out: &mut [f32]) {
+        const NEAR_BYTES: usize = 256 * 1024;
+        let (bytes, _) = panels.panels(self.group.clone());
+        let (groups, stride) = (codes.len() / n, self.stride());
+        let together = (NEAR_BYTES / (groups * size_of::<CodeGroup>())).max(1).next_multiple_of(PANEL_TOKENS);
+        for (codes, out) in codes.chunks(together * groups).zip(out.chunks_mut(together * stride)) {
+            exec.kernels.panel_product(panels.quant(), bytes, codes, codes.len() / groups, out, stride);
         }
     }
 }

@@ -7,9 +7,10 @@ pub mod moe;
 pub mod pages;
 pub mod rope;
 
+use crate::checkpoint::Matrix;
 use crate::kernels::{GemmScratch, Kernels, Visible};
 use crate::pool::Team;
-use crate::tensor::{AlignedBuffer, DType};
+use crate::tensor::AlignedBuffer;
 use kv::KvCache;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
@@ -72,7 +73,7 @@ impl<'a> Exec<'a> {
 }
 
 /// Runs `f(row index, row)` on each row of `data`, rows of `width`.
-pub fn each_row(exec: &Exec<'_>, data: &mut [f32], width: usize, f: impl Fn(usize, &mut [f32]) + Sync) {
+pub fn each_row<T: Send + Sync>(exec: &Exec<'_>, data: &mut [T], width: usize, f: impl Fn(usize, &mut [T]) + Sync) {
     exec.team_for(data.len() / width).rows(data, width, |_, mut block| {
         for t in block.rows() {
             f(t, block.row(t));
@@ -80,12 +81,17 @@ pub fn each_row(exec: &Exec<'_>, data: &mut [f32], width: usize, f: impl Fn(usiz
     });
 }
 
-/// The rows `ids` of the table `bytes`, rows of `width` elements of `dtype`, as f32 in `out`, `[ids.len()][width]`.
-pub fn gather(exec: &Exec<'_>, dtype: DType, bytes: &[u8], width: usize, ids: &[u32], out: &mut [f32]) {
-    let row_bytes = width * dtype.size();
-    each_row(exec, out, width, |t, out| {
-        let start = ids[t] as usize * row_bytes;
-        exec.kernels.widen(dtype, &bytes[start..start + row_bytes], out);
+/// The rows `ids` of `table` as f32 in `out`, `[ids.len()][inputs]`.
+pub fn gather(exec: &Exec<'_>, table: &Matrix, ids: &[u32], out: &mut [f32]) {
+    each_row(exec, out, table.shape()[1], |t, out| {
+        let row = ids[t] as usize;
+        match table {
+            Matrix::Float(table) => {
+                let row_bytes = out.len() * table.dtype().size();
+                exec.kernels.widen(table.dtype(), &table.bytes()[row * row_bytes..(row + 1) * row_bytes], out);
+            }
+            Matrix::Panels(table) => table.decode_row(row, out),
+        }
     });
 }
 

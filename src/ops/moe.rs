@@ -3,7 +3,7 @@
 //! Each token's result is the sum over its experts in ascending order, so it depends neither on the other tokens nor on how
 //! they are grouped. Experts that no token has chosen are not read.
 
-use super::linear::Linear;
+use super::linear::{Linear, Packed};
 use super::{Exec, each_row};
 use crate::kernels::Activation;
 use crate::tensor::AlignedBuffer;
@@ -48,7 +48,7 @@ impl Mlp {
         exec: &Exec<'_>,
         activation: Activation,
         x: &[f32],
-        (ff, packed): (&mut AlignedBuffer<f32>, &mut AlignedBuffer<f32>),
+        (ff, packed): (&mut AlignedBuffer<f32>, &mut Packed),
         out: &mut [f32],
     ) {
         let ff = ff.grown(x.len() / self.gate_up.inputs() * self.down.inputs());
@@ -65,7 +65,7 @@ impl Experts {
         activation: Activation,
         x: &[f32],
         buffers: &mut MoeBuffers,
-        (ff, packed): (&mut AlignedBuffer<f32>, &mut AlignedBuffer<f32>),
+        (ff, packed): (&mut AlignedBuffer<f32>, &mut Packed),
         out: &mut [f32],
     ) {
         let (hidden, count) = (self.router.inputs(), self.experts.len());

@@ -157,3 +157,23 @@ pub fn copy_dir(from: &Path, to: &Path) {
         std::fs::copy(entry.path(), to.join(entry.file_name())).expect("a copied file");
     }
 }
+
+/// Deterministic values in about [-1, 1], with a few zeros and negative zeros.
+pub struct Values(pub u64);
+
+impl Values {
+    /// The next one.
+    pub fn next(&mut self) -> f32 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        match self.0 >> 58 {
+            0 => 0.0,
+            1 => -0.0,
+            _ => ((self.0 >> 33) as f32 / (1u64 << 30) as f32) - 1.0,
+        }
+    }
+
+    /// The next `n`.
+    pub fn vec(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.next()).collect()
+    }
+}

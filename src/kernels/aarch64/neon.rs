@@ -1,6 +1,7 @@
 //! NEON, which every AArch64 has: two `v` registers hold the eight lanes.
 
 use crate::kernels::lanes::Lanes;
+use crate::kernels::panels::IntLanes;
 use std::arch::aarch64::*;
 use std::arch::asm;
 
@@ -158,6 +159,67 @@ impl Lanes for Neon {
     #[inline(always)]
     unsafe fn prefetch(p: *const u8) {
         unsafe { asm!("prfm pldl1keep, [{}]", in(reg) p, options(nostack, readonly, preserves_flags)) }
+    }
+}
+
+/// The sums of four products of i8 for each of four rows.
+#[inline(always)]
+unsafe fn dot_fours(w: int8x16_t, x: int8x16_t) -> int32x4_t {
+    // SAFETY: as above.
+    unsafe {
+        let (low, high) = (vmull_s8(vget_low_s8(w), vget_low_s8(x)), vmull_high_s8(w, x));
+        vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high))
+    }
+}
+
+// SAFETY: as above.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl IntLanes for Neon {
+    type Int = (int32x4_t, int32x4_t);
+    #[inline(always)]
+    unsafe fn int_zero() -> Self::Int {
+        unsafe { (vdupq_n_s32(0), vdupq_n_s32(0)) }
+    }
+    #[inline(always)]
+    unsafe fn int8_dot<const T: usize>(acc: &mut [Self::Int; T], w: *const u8, x: [*const i8; T]) {
+        unsafe {
+            let w = [vld1q_s8(w.cast()), vld1q_s8(w.cast::<i8>().add(16))];
+            for t in 0..T {
+                let x = vreinterpretq_s8_s32(vdupq_n_s32(x[t].cast::<i32>().read_unaligned()));
+                acc[t].0 = vaddq_s32(acc[t].0, dot_fours(w[0], x));
+                acc[t].1 = vaddq_s32(acc[t].1, dot_fours(w[1], x));
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn int4_dot<const T: usize>(acc: &mut [Self::Int; T], w: *const u8, x: [*const i8; T]) {
+        unsafe {
+            let w = [vld1q_u8(w), vld1q_u8(w.add(16))];
+            let lower = w.map(|w| vreinterpretq_s8_u8(vandq_u8(w, vdupq_n_u8(15))));
+            let upper = w.map(|w| vreinterpretq_s8_u8(vshrq_n_u8::<4>(w)));
+            for t in 0..T {
+                let x = x[t].cast::<i32>();
+                let first = vreinterpretq_s8_s32(vdupq_n_s32(x.read_unaligned()));
+                let second = vreinterpretq_s8_s32(vdupq_n_s32(x.add(1).read_unaligned()));
+                let sums = |i: usize| vaddq_s32(dot_fours(lower[i], first), dot_fours(upper[i], second));
+                acc[t] = (vaddq_s32(acc[t].0, sums(0)), vaddq_s32(acc[t].1, sums(1)));
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn int4_sums(acc: Self::Int, eight: i32) -> Self::Int {
+        unsafe { (vsubq_s32(acc.0, vdupq_n_s32(eight)), vsubq_s32(acc.1, vdupq_n_s32(eight))) }
+    }
+    #[inline(always)]
+    unsafe fn from_int(v: Self::Int) -> Self {
+        unsafe { Neon(vcvtq_f32_s32(v.0), vcvtq_f32_s32(v.1)) }
+    }
+    #[inline(always)]
+    unsafe fn store_i8(self, p: *mut i8) {
+        unsafe {
+            let half = |v| vqmovn_s32(vcvtq_s32_f32(v));
+            vst1_s8(p, vqmovn_s16(vcombine_s16(half(self.0), half(self.1))));
+        }
     }
 }
 

@@ -1,0 +1,364 @@
+//! Matrix products of quantized weights, and the quantizing, written once over [`IntLanes`].
+//!
+//! A row x of activations is quantized in groups of 32: `scale = max |x| / 127`, codes `round(x · 127 / max |x|)`. A product
+//! adds the groups in ascending order, `acc = fma(w_scale · x_scale, Σ w_code · x_code, acc)` from 0, where the sum of integers
+//! is exact. Eight lanes are the eight rows of a panel, so nothing depends on the tile or on the number of rows.
+
+use super::float::{blocks, load_some};
+use super::lanes::{LANES, Lanes};
+use crate::tensor::quant::{GROUP, PANEL_ROWS, Quant, SCALE_BYTES};
+
+/// Tokens of a register tile.
+pub const PANEL_TOKENS: usize = 4;
+/// How far ahead of the current position weights are prefetched, in bytes.
+const PREFETCH: usize = 1088;
+const CACHE_LINE: usize = 64;
+
+/// What a tier does with integers.
+///
+/// # Safety
+/// As [`Lanes`].
+pub trait IntLanes: Lanes {
+    /// Sums of products for the eight rows of a panel.
+    type Int: Copy;
+    /// Nothing added yet.
+    unsafe fn int_zero() -> Self::Int;
+    /// `acc[t][r] += Σ w[r][i] · x[t][i]` over four i: `w` are the 32 i8 `[8][4]`, each `x[t]` points at four i8 in ±127.
+    unsafe fn int8_dot<const T: usize>(acc: &mut [Self::Int; T], w: *const u8, x: [*const i8; T]);
+    /// `acc[t][r] += Σ w[r][i] · x[t][i]` over eight i: `w` are 32 bytes `[8][4]`, of which the lower halves, from 0 to 15,
+    /// meet the first four i8 at `x[t]` and the upper ones the next four. After four calls [`int4_sums`](Self::int4_sums) is due.
+    unsafe fn int4_dot<const T: usize>(acc: &mut [Self::Int; T], w: *const u8, x: [*const i8; T]);
+    /// What [`int4_dot`](Self::int4_dot) has added up, less `eight`, as plain sums.
+    unsafe fn int4_sums(acc: Self::Int, eight: i32) -> Self::Int;
+    /// As f32; the sums of a group are far below 2²⁴.
+    unsafe fn from_int(v: Self::Int) -> Self;
+    /// Eight integers in −127..=127 as i8.
+    unsafe fn store_i8(self, p: *mut i8);
+}
+
+/// A format that kernels are compiled for.
+pub trait Format {
+    /// As a value.
+    const QUANT: Quant;
+    /// The sums of the codes' products of one group.
+    ///
+    /// # Safety
+    /// `w` is a group of a panel.
+    unsafe fn sums<L: IntLanes, const T: usize>(w: *const u8, x: [&CodeGroup; T]) -> [L::Int; T];
+}
+
+/// [`Quant::Int8`].
+pub enum Int8 {}
+/// [`Quant::Int4`].
+pub enum Int4 {}
+
+impl Format for Int8 {
+    const QUANT: Quant = Quant::Int8;
+    #[inline(always)]
+    unsafe fn sums<L: IntLanes, const T: usize>(w: *const u8, x: [&CodeGroup; T]) -> [L::Int; T] {
+        // SAFETY: eight times 32 bytes follow the scales, and each x[t] has 32 codes.
+        unsafe {
+            let mut acc = [L::int_zero(); T];
+            for i in 0..GROUP / 4 {
+                L::int8_dot(&mut acc, w.add(SCALE_BYTES + 32 * i), x.map(|x| x.codes.as_ptr().add(4 * i)));
+            }
+            acc
+        }
+    }
+}
+
+impl Format for Int4 {
+    const QUANT: Quant = Quant::Int4;
+    #[inline(always)]
+    unsafe fn sums<L: IntLanes, const T: usize>(w: *const u8, x: [&CodeGroup; T]) -> [L::Int; T] {
+        // SAFETY: four times 32 bytes follow the scales, and each x[t] has 32 codes.
+        unsafe {
+            let mut acc = [L::int_zero(); T];
+            for i in 0..GROUP / 8 {
+                L::int4_dot(&mut acc, w.add(SCALE_BYTES + 32 * i), x.map(|x| x.codes.as_ptr().add(8 * i)));
+            }
+            for (acc, x) in acc.iter_mut().zip(x) {
+                *acc = L::int4_sums(*acc, x.eight);
+            }
+            acc
+        }
+    }
+}
+
+/// A group of quantized activations: each is `scale` times its code.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct CodeGroup {
+    /// In −127..=127.
+    pub codes: [i8; GROUP],
+    /// NaN if one of the activations was NaN or infinite.
+    pub scale: f32,
+    /// Eight times the sum of the codes: what the offset of INT4 adds to a sum of products.
+    pub eight: i32,
+}
+
+/// `out[s][8·p + r] = w[s][p][r] · x` for `panels` panels from each of four places, walked together: four long sequential
+/// streams are what the hardware prefetchers like best.
+///
+/// # Safety
+/// Each `w[s]` has `panels` panels of `groups` groups, `x` as many, each `out[s]` room for 8 · `panels` f32.
+#[inline(always)]
+pub unsafe fn panel_gemv<L: IntLanes, Q: Format>(
+    w: [*const u8; 4],
+    panels: usize,
+    x: *const CodeGroup,
+    groups: usize,
+    out: [*mut f32; 4],
+) {
+    let bytes = Q::QUANT.group_bytes();
+    // SAFETY: every index below stays under panels and groups; prefetch takes any address.
+    unsafe {
+        for p in 0..panels {
+            let mut acc = [L::splat(0.0); 4];
+            for g in 0..groups {
+                let x = &*x.add(g);
+                let scale = L::splat(x.scale);
+                for s in 0..4 {
+                    let w = w[s].add((p * groups + g) * bytes);
+                    for line in (0..bytes).step_by(CACHE_LINE) {
+                        L::prefetch(w.wrapping_add(PREFETCH + line));
+                    }
+                    let [sums] = Q::sums::<L, 1>(w, [x]);
+                    acc[s] = L::load_f16(w).mul(scale).fma(L::from_int(sums), acc[s]);
+                }
+            }
+            for s in 0..4 {
+                acc[s].store(out[s].add(p * PANEL_ROWS));
+            }
+        }
+    }
+}
+
+/// `out[t · stride + 8·p + r] = w[p][r] · x[t]` for `panels` panels and `n` tokens.
+///
+/// # Safety
+/// `w` has `panels` panels of `groups` groups, `x` has `n` rows of as many, `out` room for `n` rows of 8 · `panels` f32, `stride`
+/// from row to row.
+#[inline(always)]
+pub unsafe fn panel_gemm<L: IntLanes, Q: Format>(
+    w: *const u8,
+    panels: usize,
+    x: *const CodeGroup,
+    (n, groups): (usize, usize),
+    out: *mut f32,
+    stride: usize,
+) {
+    // SAFETY: every index below stays under panels and n.
+    unsafe {
+        for p in 0..panels {
+            let (w, out) = (w.add(p * groups * Q::QUANT.group_bytes()), out.add(p * PANEL_ROWS));
+            let mut t = 0;
+            while t < n {
+                let out = out.add(t * stride);
+                t += match n - t {
+                    1 => panel_tile::<L, Q, 1>(w, x.add(t * groups), groups, t == 0, out, stride),
+                    2 => panel_tile::<L, Q, 2>(w, x.add(t * groups), groups, t == 0, out, stride),
+                    3 => panel_tile::<L, Q, 3>(w, x.add(t * groups), groups, t == 0, out, stride),
+                    _ => panel_tile::<L, Q, PANEL_TOKENS>(w, x.add(t * groups), groups, t == 0, out, stride),
+                };
+            }
+        }
+    }
+}
+
+/// One panel times `T` tokens; returns `T`. If asked to, it brings the next panel near.
+///
+/// # Safety
+/// As [`panel_gemm`].
+#[inline(always)]
+unsafe fn panel_tile<L: IntLanes, Q: Format, const T: usize>(
+    w: *const u8,
+    x: *const CodeGroup,
+    groups: usize,
+    prefetch: bool,
+    out: *mut f32,
+    stride: usize,
+) -> usize {
+    let bytes = Q::QUANT.group_bytes();
+    // SAFETY: as the caller; prefetch takes any address.
+    unsafe {
+        let mut acc = [L::splat(0.0); T];
+        for g in 0..groups {
+            let w = w.add(g * bytes);
+            if prefetch {
+                for line in (0..bytes).step_by(CACHE_LINE) {
+                    L::prefetch(w.wrapping_add(PREFETCH + line));
+                }
+            }
+            let x: [&CodeGroup; T] = std::array::from_fn(|t| &*x.add(t * groups + g));
+            let sums = Q::sums::<L, T>(w, x);
+            let scales = L::load_f16(w);
+            for t in 0..T {
+                acc[t] = scales.mul(L::splat(x[t].scale)).fma(L::from_int(sums[t]), acc[t]);
+            }
+        }
+        for t in 0..T {
+            acc[t].store(out.add(t * stride));
+        }
+    }
+    T
+}
+
+/// Quantizes a row of `k` activations in groups of 32; what is missing in the last counts as 0. A group with NaN or infinity gets
+/// the scale NaN, one below 1e-30 throughout becomes 0.
+///
+/// # Safety
+/// `x` has `k` f32, `out` room for all groups.
+#[inline(always)]
+pub unsafe fn quantize_row<L: IntLanes>(x: *const f32, k: usize, out: *mut CodeGroup) {
+    const SMALLEST: f32 = 1e-30;
+    // SAFETY: group g reads below k and writes its own codes.
+    unsafe {
+        for g in 0..k.div_ceil(GROUP) {
+            let (v, most, poison) = load_group::<L>(x.add(g * GROUP), GROUP.min(k - g * GROUP));
+            let (scale, factor) = if most > SMALLEST { (most / 127.0, 127.0 / most) } else { (0.0, 0.0) };
+            let (out, mut total) = (&mut *out.add(g), L::splat(0.0));
+            for (b, v) in v.into_iter().enumerate() {
+                let code = clamp(v.mul(L::splat(factor)).round(), 127.0);
+                total = total.add(code);
+                code.store_i8(out.codes.as_mut_ptr().add(b * LANES));
+            }
+            out.scale = scale + poison;
+            out.eight = 8 * total.sum() as i32;
+        }
+    }
+}
+
+/// A group as four times eight lanes, its greatest magnitude, and 0, or NaN if it holds NaN or infinity.
+///
+/// # Safety
+/// `x` has `count` ≤ 32 f32.
+#[inline(always)]
+unsafe fn load_group<L: Lanes>(x: *const f32, count: usize) -> ([L; GROUP / LANES], f32, f32) {
+    // SAFETY: `blocks` stays below count.
+    unsafe {
+        let mut v = [L::splat(0.0); GROUP / LANES];
+        blocks(count, |i, count| v[i / LANES] = load_some(x.add(i), count));
+        let (mut most, mut poison) = (L::splat(0.0), L::splat(0.0));
+        for v in v {
+            most = most.max(v.max(L::splat(0.0).sub(v)));
+            poison = v.fma(L::splat(0.0), poison);
+        }
+        (v, most.highest(), poison.sum())
+    }
+}
+
+/// `v` between ± `most`.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+unsafe fn clamp<L: Lanes>(v: L, most: f32) -> L {
+    // SAFETY: as this function.
+    unsafe { L::splat(most).min(L::splat(-most).max(v)) }
+}
+
+/// Quantizes a panel of weights, `[8][k]` f32, to `panel`. Returns whether that is possible: no scale may be NaN or beyond F16.
+///
+/// # Safety
+/// `x` has eight rows of `k` f32, `panel` room for [`Quant::panel_bytes`].
+#[inline(always)]
+pub unsafe fn quantize_panel<L: IntLanes, Q: Format>(x: *const f32, k: usize, panel: *mut u8) -> bool {
+    let bytes = Q::QUANT.group_bytes();
+    let mut good = true;
+    // SAFETY: group g reads below k and writes its own bytes.
+    unsafe {
+        for g in 0..k.div_ceil(GROUP) {
+            let count = GROUP.min(k - g * GROUP);
+            let mut scales = [0.0f32; PANEL_ROWS];
+            for (r, scale) in scales.iter_mut().enumerate() {
+                let (v, most, poison) = load_group::<L>(x.add(r * k + g * GROUP), count);
+                *scale = poison
+                    + match Q::QUANT {
+                        Quant::Int8 => most / 127.0,
+                        Quant::Int4 => int4_scale(&v, most),
+                    };
+            }
+            let group = std::slice::from_raw_parts_mut(panel.add(g * bytes), bytes);
+            L::load(scales.as_ptr()).store_f16(group.as_mut_ptr());
+            // As they are stored, so that the codes fit them.
+            L::load_f16(group.as_ptr()).store(scales.as_mut_ptr());
+            let mut codes = [[0i8; GROUP]; PANEL_ROWS];
+            for (r, codes) in codes.iter_mut().enumerate() {
+                good &= scales[r].is_finite();
+                let (v, ..) = load_group::<L>(x.add(r * k + g * GROUP), count);
+                let factor = if scales[r] == 0.0 { 0.0 } else { 1.0 / scales[r] };
+                for (b, v) in v.into_iter().enumerate() {
+                    let v = v.mul(L::splat(factor));
+                    let code = match Q::QUANT {
+                        Quant::Int8 => clamp(v.round(), 127.0),
+                        Quant::Int4 => int4_codes(v),
+                    };
+                    code.store_i8(codes.as_mut_ptr().add(b * LANES));
+                }
+            }
+            Q::QUANT.place(&codes, group);
+        }
+    }
+    good
+}
+
+/// The scale of a group of INT4 with (nearly) the least squared error. For codes q the best scale is Σxq / Σq², and leaves
+/// Σx² − (Σxq)² / Σq²; the codes tried are those of a few scales, with either sign,
+/// around the one that just holds the greatest magnitude.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+unsafe fn int4_scale<L: Lanes>(v: &[L; GROUP / LANES], most: f32) -> f32 {
+    /// The codes that the greatest magnitude is given, some beyond what there is.
+    const CODES: [f32; 8] = [6.25, 6.75, 7.25, 7.75, 8.25, 8.75, 9.25, 10.0];
+    // SAFETY: as this function.
+    unsafe {
+        let (mut best, mut scale) = (0.0, 0.0);
+        if most > 0.0 {
+            for code in CODES {
+                keep_better(&mut best, &mut scale, int4_fit(v, code / most));
+                keep_better(&mut best, &mut scale, int4_fit(v, -code / most));
+            }
+            // Once more with the codes that fit the best scale.
+            let refined = int4_fit(v, 1.0 / scale);
+            keep_better(&mut best, &mut scale, refined);
+        }
+        scale
+    }
+}
+
+/// Keeps what explains most of the squares so far, and its scale.
+fn keep_better(best: &mut f32, scale: &mut f32, (xq, qq): (f32, f32)) {
+    if xq * xq > *best * qq {
+        (*best, *scale) = (xq * xq / qq, xq / qq);
+    }
+}
+
+/// Σxq and Σq² of the codes q = round(x · factor).
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+unsafe fn int4_fit<L: Lanes>(v: &[L; GROUP / LANES], factor: f32) -> (f32, f32) {
+    // SAFETY: as this function.
+    unsafe {
+        let (mut xq, mut qq) = (L::splat(0.0), L::splat(0.0));
+        for v in v {
+            let q = int4_codes(v.mul(L::splat(factor)));
+            (xq, qq) = (v.fma(q, xq), q.fma(q, qq));
+        }
+        (xq.sum(), qq.sum())
+    }
+}
+
+/// The nearest codes of INT4.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+unsafe fn int4_codes<L: Lanes>(v: L) -> L {
+    // SAFETY: as this function.
+    unsafe { L::splat(7.0).min(L::splat(-8.0).max(v.round())) }
+}

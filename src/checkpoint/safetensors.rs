@@ -159,6 +159,13 @@ impl Checkpoint {
         self.find(name).is_some()
     }
 
+    /// Number of elements of all tensors, and their bytes. `instead` as for [`contents`](Self::contents).
+    pub fn totals(&self, instead: &[Panels]) -> (u64, u64) {
+        // The sums are bounded by the bits of the files.
+        let add = |(elements, bytes), c: &Content<'_>| (elements + c.elements() as u64, bytes + c.bytes.len() as u64);
+        self.contents(instead).iter().fold((0, 0), add)
+    }
+
     /// All tensors in the order of their names. Those of `instead`, in the same order, take the place of the ones in the files.
     pub fn contents<'a>(&'a self, instead: &'a [Panels]) -> Vec<Content<'a>> {
         let mut entries: Vec<_> = self.catalog.entries.iter().collect();

@@ -84,7 +84,7 @@ impl Model {
         let mut config = Config::parse(&source.config, source.generation_config.as_ref())?;
         let architecture = family::architecture(&config).map_err(|e| e.at(&source.config.name))?;
         let checkpoint = Checkpoint::map(&source)?;
-        let bytes = checkpoint.contents(&[]).iter().map(|content| content.bytes.len() as u64).sum();
+        let (_, bytes) = checkpoint.totals(&[]);
         let pool = Pool::shared(options.threads)?;
         let loader = Loader::new(&checkpoint, kernels, &pool, options.weights);
         let mut ignore = |_, _| false;
@@ -149,12 +149,12 @@ impl Model {
 
     /// Number of weights.
     pub fn parameters(&self) -> u64 {
-        self.contents().iter().map(|content| content.elements() as u64).sum()
+        self.checkpoint.totals(&self.quantized).0
     }
 
     /// Bytes of all weights.
     pub fn weight_bytes(&self) -> u64 {
-        self.contents().iter().map(|content| content.bytes.len() as u64).sum()
+        self.checkpoint.totals(&self.quantized).1
     }
 
     /// The format of its layers' weights; `None` = floating point.

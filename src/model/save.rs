@@ -6,8 +6,8 @@ use crate::error::Result;
 use crate::tensor::quant::{LAYOUT_VERSION, PANEL_ROWS};
 use crate::{bail, err};
 use safetensors::Dtype;
-use safetensors::tensor::{Metadata, TensorInfo};
-use std::collections::HashMap;
+use safetensors::tensor::TensorInfo;
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -79,10 +79,11 @@ fn temporary_beside(target: &Path) -> Result<PathBuf> {
     Ok(target.with_file_name(format!(".{}.{}-{save}.tmp", name.display(), std::process::id())))
 }
 
-/// The header of a SafeTensors file of `contents` in their order.
+/// The header of a SafeTensors file of `contents` in their order. Equal contents give equal bytes.
 fn header(contents: &[Content<'_>]) -> Result<Vec<u8>> {
-    let mut metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
-    let mut tensors = Vec::new();
+    let mut metadata = BTreeMap::from([("format".to_string(), "pt".to_string())]);
+    let mut header: BTreeMap<&str, serde_json::Value> = BTreeMap::new();
+    let json = |value: serde_json::Result<_>| value.map_err(|e| err!(Internal, "the header of a saved model: {e}"));
     let mut end = 0;
     for content in contents {
         let data_offsets = (end, end + content.bytes.len());
@@ -97,11 +98,11 @@ fn header(contents: &[Content<'_>]) -> Result<Vec<u8>> {
                 (Dtype::U8, vec![panels, content.bytes.len() / panels])
             }
         };
-        tensors.push((content.name.to_string(), TensorInfo { dtype, shape, data_offsets }));
+        let tensor = TensorInfo { dtype, shape, data_offsets };
+        header.insert(content.name, json(serde_json::to_value(tensor))?);
     }
-    let failed = |e: &dyn std::fmt::Display| err!(Internal, "the header of a saved model: {e}");
-    let metadata = Metadata::new(Some(metadata), tensors).map_err(|e| failed(&e))?;
-    let mut json = serde_json::to_vec(&metadata).map_err(|e| failed(&e))?;
-    json.resize(json.len().next_multiple_of(8), b' ');
-    Ok([&(json.len() as u64).to_le_bytes(), &json[..]].concat())
+    header.insert("__metadata__", json(serde_json::to_value(metadata))?);
+    let mut text = serde_json::to_vec(&header).map_err(|e| err!(Internal, "the header of a saved model: {e}"))?;
+    text.resize(text.len().next_multiple_of(8), b' ');
+    Ok([&(text.len() as u64).to_le_bytes(), &text[..]].concat())
 }

@@ -24,7 +24,7 @@ fn every_case_is_reported_as_it_is() {
         checkpoint.tensor("model.norm.weight", &[c.hidden_size]).unwrap();
         let json = super::super::inspect(name, &SourcePaths::default()).unwrap();
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-        let (parameters, bytes) = checkpoint.totals();
+        let (parameters, bytes) = checkpoint.totals(&[]);
         assert_eq!((json["parameters"].as_u64(), json["bytes"].as_u64()), (Some(parameters), Some(bytes)), "{name}");
     }
 }

@@ -18,7 +18,7 @@ fn tensors_are_found_with_and_without_the_prefix_and_read_as_stored() {
     let dir = Dir::with_model(&small());
     let checkpoint = dir.map().unwrap();
     checkpoint.will_need();
-    assert_eq!(checkpoint.totals(), (6 + 5 + 4 + 2, 24 + 10 + 8 + 8));
+    assert_eq!(checkpoint.totals(&[]), (6 + 5 + 4 + 2, 24 + 10 + 8 + 8));
 
     let a = checkpoint.tensor("a.weight", &[2, 3]).unwrap();
     assert_eq!((a.name(), a.dtype(), a.shape()), ("model.a.weight", DType::F32, &[2, 3][..]));
@@ -151,10 +151,10 @@ fn legal_oddities_are_read() {
         "a":{"dtype":"F4","shape":[2,2],"data_offsets":[0,2]}}    "#;
     let dir = Dir::with_model(&file(header, 6));
     let checkpoint = dir.map().unwrap();
-    assert_eq!(checkpoint.totals(), (5, 6));
+    assert_eq!(checkpoint.totals(&[]), (5, 6));
     assert_eq!(checkpoint.tensor("z", &[]).unwrap().view().get(&[]), f32::from_le_bytes([2, 3, 4, 5]));
     let dir = Dir::with_model(&file("{}", 0));
-    assert_eq!(dir.map().unwrap().totals(), (0, 0));
+    assert_eq!(dir.map().unwrap().totals(&[]), (0, 0));
     refused(dir.map().unwrap().tensor("x", &[1]), Status::Tensor, &["x: missing"]);
 }
 
@@ -164,7 +164,7 @@ fn touch(dir: &Dir) {
     match dir.map() {
         Ok(checkpoint) => {
             assert!(inspected.is_ok());
-            checkpoint.totals();
+            checkpoint.totals(&[]);
             for (name, shape) in [
                 ("model.a.weight", &[2, 3][..]),
                 ("model.norm.weight", &[5]),

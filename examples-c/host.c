@@ -36,22 +36,30 @@ void clear_progress(void) {
     }
 }
 
-static int32_t on_load_progress(void *userdata, uint64_t done, uint64_t total) {
-    (void)userdata;
-    show_progress("loading", done, total);
-    return interrupted; /* nonzero cancels the load */
+static int32_t on_progress(void *what, uint64_t done, uint64_t total) {
+    show_progress(what, done, total);
+    return interrupted; /* nonzero cancels */
 }
 
-rie_model *load_model(const char *path, rie_options *options, rie_error *error) {
-    rie_model *model = NULL;
-    check(rie_options_set_progress(options, on_load_progress, NULL, error), "progress", error);
-    rie_status status = rie_model_load(path, options, &model, error);
+/* The end of what was shown by on_progress. */
+static void finish(rie_status status, const char *what, const rie_error *error) {
     clear_progress();
     if (status == RIE_ERR_CANCELLED) {
         exit(EXIT_INTERRUPTED);
     }
-    check(status, "loading the model", error);
+    check(status, what, error);
+}
+
+rie_model *load_model(const char *path, rie_options *options, rie_error *error) {
+    rie_model *model = NULL;
+    check(rie_options_set_progress(options, on_progress, "loading", error), "progress", error);
+    finish(rie_model_load(path, options, &model, error), "loading the model", error);
     return model;
+}
+
+void save_model(const rie_model *model, const char *path, rie_options *options, rie_error *error) {
+    check(rie_options_set_progress(options, on_progress, "saving", error), "progress", error);
+    finish(rie_model_save(model, path, options, error), "saving the model", error);
 }
 
 rie_token *tokenize(const rie_model *model, const char *text, size_t length, uint32_t flags, size_t *count,

@@ -21,6 +21,9 @@ void clear_progress(void);
 /* Loads the model with its progress shown; ends the program on an error or Ctrl-C. */
 rie_model *load_model(const char *path, rie_options *options, rie_error *error);
 
+/* Saves it likewise. */
+void save_model(const rie_model *model, const char *path, rie_options *options, rie_error *error);
+
 /* The text's tokens, to be freed. `flags` as rie_tokenize. */
 rie_token *tokenize(const rie_model *model, const char *text, size_t length, uint32_t flags, size_t *count,
                     rie_error *error);

@@ -61,15 +61,21 @@ static char *inspect(const struct paths *paths, size_t *length) {
     return text;
 }
 
-/* A list of integers as "[49152, 576]", cut to fit. */
+/* A list of simple values as "[49152, 576]"; if it does not fit, its end is "...]". */
 static const char *read_list(struct json *j, char *buf, size_t cap) {
+    static const char more[] = ", ...";
+    char item[32];
     size_t n = 0;
+    int cut = 0;
     json_enter(j, '[');
     while (json_next(j)) {
-        const int64_t item = json_int(j);
-        const int written = snprintf(buf + n, cap - n, "%s%" PRId64, n > 0 ? ", " : "[", item);
-        n += (size_t)written < cap - n ? (size_t)written : cap - n - 1;
+        const size_t length = strlen(json_scalar(j, item, sizeof item)), room = cap - n;
+        cut = cut || length + sizeof more + 3 > room;
+        if (!cut) {
+            n += (size_t)snprintf(buf + n, room, "%s%s", n > 0 ? ", " : "[", item);
+        }
     }
+    n += cut ? (size_t)snprintf(buf + n, cap - n, "%s", more) : 0;
     snprintf(buf + n, cap - n, n > 0 ? "]" : "[]");
     return buf;
 }

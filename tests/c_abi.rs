@@ -5,7 +5,7 @@ mod common;
 use common::parity::greedy;
 use common::{Program, case, copy_dir, expect_success, run, scratch, text, tiny_model};
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const PROMPT: &str = "Rust is a systems programming language that";
@@ -65,13 +65,20 @@ fn sessions() {
 }
 
 #[test]
+fn quantized() {
+    expect_ok(Program::test("quantized").command().arg(case("base")).arg(scratch("quantized")));
+}
+
+#[test]
 fn the_same_bits_with_all_threads_chunks_and_instruction_sets() {
     let long: Vec<u32> = (0..110).map(|i| i * 7 % 90).collect();
     let prompts = [&[3][..], &[5, 17, 40, 2, 8], &long];
     for name in ["base", "gqa9_3", "mlp_bias", "rope_yarn", "rope_llama3", "f16", "bf16", "unaligned"] {
         let run = |options: &str| greedy(&case(name), options, 10, &prompts);
-        let references = ["--kv f32", "--kv f16"].map(|kv| (kv, run(&format!("{kv} --isa scalar --threads 1"))));
-        assert!(references[0].1 != references[1].1, "{name}: the comparison sees no difference where there is one");
+        let kinds = ["--kv f32", "--kv f16", "--weights int8", "--weights int4 --kv f32"];
+        let references = kinds.map(|kv| (kv, run(&format!("{kv} --isa scalar --threads 1"))));
+        let different = (1..kinds.len()).all(|i| references[i].1 != references[i - 1].1);
+        assert!(different, "{name}: the comparison sees no difference where there is one");
         for (kv, reference) in &references {
             for options in [
                 "--isa auto --threads 1",
@@ -248,6 +255,56 @@ fn chat_forks_saves_and_goes_on() {
 }
 
 #[test]
+fn quantize_saves_what_generate_computes() {
+    let (quantize, generate) = (Program::example("quantize"), Program::example("generate"));
+    let continued = |model: &Path, weights: &str| {
+        let mut command = generate.command();
+        command.arg("--model").arg(model).args(["--prompt", PROMPT, "-n", "24", "--weights", weights]);
+        expect_success(&mut command, "")
+    };
+    let saved = scratch("quantize").join("int4");
+    let command = |arguments: &[&str]| {
+        let mut command = quantize.command();
+        command.arg("--model").arg(tiny_model()).arg("--out").arg(&saved).args(arguments);
+        run(&mut command, "")
+    };
+    let output = command(&["--weights", "int4"]);
+    let report = text(&output.stdout);
+    assert!(output.status.success() && text(&output.stderr).is_empty(), "{}", text(&output.stderr));
+    assert!(report.contains("2.6 M parameters, 5.1 MB to ") && report.contains("quantized in "), "{report}");
+    assert_eq!(continued(&saved, "as-is"), continued(&tiny_model(), "int4"));
+    assert_eq!(command(&["--weights", "int4"]).status.code(), Some(1), "the directory is not empty any more");
+    for arguments in [&["--weights", "as-is"][..], &["--weights", "int5"], &[]] {
+        assert_eq!(command(arguments).status.code(), Some(2), "{arguments:?}");
+    }
+}
+
+#[test]
+fn perplexity_compares_models() {
+    let perplexity = Program::example("perplexity");
+    let dir = scratch("perplexity");
+    let file = dir.join("text");
+    std::fs::write(&file, "Rust is a systems programming language that runs fast. ".repeat(60)).expect("a file");
+    let ask = |arguments: &[&str]| {
+        let mut command = perplexity.command();
+        command.arg("--model").arg(tiny_model()).arg("--text").arg(&file).args(["--window", "64", "--windows", "3"]);
+        let table = expect_success(command.args(arguments), "");
+        move |name: &str| -> f64 {
+            let line = table.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {table}"));
+            line[name.len()..].trim().trim_end_matches('%').trim().parse().expect("a number")
+        }
+    };
+    let (model, plain) = (tiny_model().display().to_string(), ask(&[]));
+    assert!(plain("tokens predicted") == 93.0 && plain("perplexity") > 1.0);
+    let same = ask(&["--reference", &model]);
+    assert_eq!((same("mean KL divergence"), same("same likeliest")), (0.0, 100.0));
+    assert_eq!(same("perplexity"), same("... of the reference"));
+    let divergence =
+        ["int8", "int4"].map(|weights| ask(&["--reference", &model, "--weights", weights])("mean KL divergence"));
+    assert!(divergence[0] > 0.0 && divergence[0] < divergence[1] && divergence[1] < 1.0, "{divergence:?}");
+}
+
+#[test]
 fn generate_ends_cleanly_on_an_interrupt() {
     let generate = Program::example("generate");
     let mut child = generate
@@ -338,7 +395,7 @@ fn bench_prints_a_table_and_says_what_it_cannot_do() {
         assert!(table.contains(word), "{word}: {table}");
     }
     for (arguments, message) in [
-        (&["--weights", "int8"][..], "--weights: 'int8' is not as-is"),
+        (&["--weights", "int3"][..], "--weights: 'int3' is not as-is, int8 or int4"),
         (&["--batch", "0"], "--batch: must be 1 to 4096"),
         (&["-r", "0"], "-r: must be"),
         (&["-p", "-1"], "-p, -n and --depth"),

@@ -124,6 +124,8 @@ fn stated(raw: &Map<String, Value>) -> Map<String, Value> {
 
 /// A config with its defaults filled in.
 fn resolved(config: &Config) -> Map<String, Value> {
+    let windows: Vec<_> = config.layers.iter().map(|layer| layer.window).collect();
+    let windows = windows.iter().any(Option::is_some).then_some(windows);
     let value = json!({
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,
@@ -141,7 +143,7 @@ fn resolved(config: &Config) -> Map<String, Value> {
         "mlp_bias": config.mlp_bias,
         "rope": rope(&config.rope),
         "rope_local": config.rope_local.as_ref().map(rope),
-        "windows": config.layers.iter().map(|layer| layer.window).collect::<Vec<_>>(),
+        "windows": windows,
         "num_experts": config.experts.as_ref().map(|experts| experts.count),
         "num_experts_per_tok": config.experts.as_ref().map(|experts| experts.per_token),
         "bos_token_id": config.bos_token_id,

@@ -60,15 +60,16 @@ impl Quant {
     /// Puts the codes `[PANEL_ROWS][GROUP]` of a group where they belong in `group`.
     pub fn place(self, codes: &[[i8; GROUP]; PANEL_ROWS], group: &mut [u8]) {
         for (r, codes) in codes.iter().enumerate() {
-            for (k, &code) in codes.iter().enumerate() {
-                match self {
-                    Quant::Int8 => group[SCALE_BYTES + k / 4 * 32 + r * 4 + k % 4] = code as u8,
-                    Quant::Int4 => {
-                        let byte = &mut group[SCALE_BYTES + k / 8 * 32 + r * 4 + k % 4];
-                        let half = (code + 8) as u8 & 15;
-                        *byte = if k % 8 < 4 { half } else { *byte | half << 4 }; // the lower half comes first
-                    }
-                }
+            let codes = codes.map(|code| code as u8);
+            let fours = codes.as_chunks::<4>().0;
+            let place = |i: usize| SCALE_BYTES + i * 32 + r * 4..SCALE_BYTES + i * 32 + r * 4 + 4;
+            match self {
+                Quant::Int8 => (0..GROUP / 4).for_each(|i| group[place(i)].copy_from_slice(&fours[i])),
+                Quant::Int4 => (0..GROUP / 8).for_each(|i| {
+                    let half = |four: [u8; 4]| u32::from_le_bytes(four.map(|code| code.wrapping_add(8)));
+                    let both = half(fours[2 * i]) | half(fours[2 * i + 1]) << 4;
+                    group[place(i)].copy_from_slice(&both.to_le_bytes());
+                }),
             }
         }
     }

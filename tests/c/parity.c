@@ -1,6 +1,7 @@
 /* Gives a test the library's results through the ABI, bit by bit.
  *
  *     parity MODEL [--threads N] [--isa auto|scalar|avx2] [--chunk N] [--kv f32|f16]
+ *                  [--weights as-is|int8|int4]
  *
  * Requests come on stdin, one a line; each runs in a session of its own:
  *
@@ -110,6 +111,11 @@ static void set_option(rie_options *options, const char *name, const char *value
     } else if (strcmp(name, "--kv") == 0) {
         const int32_t type = strcmp(value, "f16") == 0 ? RIE_DTYPE_F16 : RIE_DTYPE_F32;
         NEED(rie_options_set_int(options, RIE_OPT_KV_TYPE, type, error), error);
+    } else if (strcmp(name, "--weights") == 0) {
+        const int32_t weights = strcmp(value, "int4") == 0   ? RIE_WEIGHTS_INT4
+                                : strcmp(value, "int8") == 0 ? RIE_WEIGHTS_INT8
+                                                             : RIE_WEIGHTS_AS_IS;
+        NEED(rie_options_set_int(options, RIE_OPT_WEIGHTS, weights, error), error);
     } else if (strcmp(name, "--isa") == 0) {
         const int32_t isa = strcmp(value, "scalar") == 0 ? RIE_ISA_SCALAR
                             : strcmp(value, "avx2") == 0 ? RIE_ISA_AVX2

@@ -78,7 +78,7 @@ impl Program {
             "minimal" => &[],
             "inspect" => &["common", "json"],
             "bench" => &["common", "host", "json", "limits", "sessions"],
-            "batch" | "chat" => &["common", "host"],
+            "batch" | "chat" | "quantize" | "perplexity" => &["common", "host"],
             _ => &["common", "host", "json", "profile"],
         };
         let sources: Vec<_> = [name].iter().chain(parts).map(|part| format!("examples-c/{part}.c")).collect();

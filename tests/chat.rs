@@ -334,6 +334,7 @@ fn protected_tokens_of_real_tokenizers() {
         ("gemma3", "gemma-3", "<end_of_turn>"),
         ("qwen3", "qwen-3", "<|im_end|>"),
         ("deepseek_v3", "deepseek-v3", "<｜Assistant｜>"),
+        ("granite3", "granite-3.3", "<|end_of_role|>"),
     ] {
         let path = root.join(name).join("tokenizer.json");
         let t = Tokenizer::parse(name, &std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())))

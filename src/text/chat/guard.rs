@@ -19,6 +19,9 @@ pub(super) const GUARD_FIELD: &str = "_guard_field";
 const MAX_DEPTH: usize = 160;
 /// Most that a value may weigh: one for each element, and one for each 64 bytes of text.
 const MAX_WEIGHT: u64 = 1 << 20;
+/// Most `+` in one expression; known templates have 11. A sum of lists is measured when it gets a name, not before, and
+/// minijinja copies the lists of a sum that is more than 32 deep, without fuel.
+const MAX_ADDED: usize = 24;
 
 /// The filter for values that get a name.
 pub(super) fn guard(state: &State<'_, '_>, value: Value) -> Result<Value, Error> {
@@ -88,8 +91,8 @@ pub(super) fn refused(why: &'static str) -> Error {
 
 /// The source with its guards. Lines stay where they are. What is not well formed passes as it is: the compiler, which
 /// reads the result, has the better message.
-pub(super) fn rewrite(source: &str) -> String {
-    let mut r = Rewriter { rest: source, out: String::with_capacity(source.len() * 2) };
+pub(super) fn rewrite(source: &str) -> Result<String, Error> {
+    let mut r = Rewriter { rest: source, out: String::with_capacity(source.len() * 2), most_added: 0 };
     while let Some(at) = r.rest.find('{') {
         r.copy(at);
         match r.rest.as_bytes().get(1) {
@@ -103,12 +106,17 @@ pub(super) fn rewrite(source: &str) -> String {
         }
     }
     r.copy(r.rest.len());
-    r.out
+    if r.most_added > MAX_ADDED {
+        return Err(refused("an expression adds up too many values"));
+    }
+    Ok(r.out)
 }
 
 struct Rewriter<'a> {
     rest: &'a str,
     out: String,
+    /// Most `+` in one expression.
+    most_added: usize,
 }
 
 /// An open bracket.
@@ -128,8 +136,10 @@ enum Tail {
     None,
     /// The whole expression, by the filter of this name.
     Whole(&'static str),
-    /// Each of `a = …, b = …`.
-    Arguments,
+    /// What a chain of filters makes, by one more of this name.
+    Filters(&'static str),
+    /// Each value of `a = …, b = …`; what stands alone is a parameter's name.
+    Named,
 }
 
 impl<'a> Rewriter<'a> {
@@ -185,14 +195,28 @@ impl<'a> Rewriter<'a> {
                 let end = self.rest.find("endraw").and_then(|at| self.rest[..at].rfind("{%"));
                 self.copy(end.unwrap_or(self.rest.len()));
             }
-            "macro" | "call" => self.copy_through("%}"),
+            "macro" => {
+                self.copy(word.len());
+                self.copy_spaces();
+                self.copy(self.word().len());
+                self.parameters();
+                self.copy_through("%}");
+            }
+            "call" => {
+                self.copy(word.len());
+                self.parameters();
+                self.expression("%}", Tail::None);
+            }
             "set" => {
                 self.copy(word.len());
                 let targets = self.targets();
-                // Without `=` it is a block, whose value is a text.
+                let filter = if targets.contains('.') { GUARD_FIELD } else { GUARD };
                 if self.rest.starts_with('=') {
                     self.copy(1);
-                    self.expression("%}", Tail::Whole(if targets.contains('.') { GUARD_FIELD } else { GUARD }));
+                    self.expression("%}", Tail::Whole(filter));
+                } else if self.rest.starts_with('|') {
+                    // A block; its value is a text until a filter makes something else of it.
+                    self.expression("%}", Tail::Filters(filter));
                 }
             }
             "for" => {
@@ -202,7 +226,7 @@ impl<'a> Rewriter<'a> {
             }
             "with" => {
                 self.copy(word.len());
-                self.expression("%}", Tail::Arguments);
+                self.expression("%}", Tail::Named);
             }
             _ => {
                 self.copy(word.len());
@@ -211,14 +235,24 @@ impl<'a> Rewriter<'a> {
         }
     }
 
-    /// An expression up to the end of its tag, which is copied too.
+    /// The parameters of a macro or of a call block, if there are any; their defaults are guarded.
+    fn parameters(&mut self) {
+        self.copy_spaces();
+        if self.rest.starts_with('(') {
+            self.copy(1);
+            self.expression(")", Tail::Named);
+        }
+    }
+
+    /// An expression up to `end`, which is copied too.
     fn expression(&mut self, end: &str, tail: Tail) {
         let mut stack: Vec<Open> = Vec::new();
         let mut after_value = false;
+        let mut added = 0;
         match tail {
             Tail::Whole(_) => self.out.push_str(" ("),
-            Tail::Arguments => stack.push(self.begin_argument(end)),
-            Tail::None => {}
+            Tail::Named => stack.push(self.begin_argument(end, true)),
+            Tail::Filters(_) | Tail::None => {}
         }
         let outermost = stack.len();
         while let Some(c) = self.rest.chars().next() {
@@ -235,7 +269,7 @@ impl<'a> Rewriter<'a> {
                     let open = match (after_value, c) {
                         (true, '(') => {
                             self.copy(1);
-                            self.begin_argument(")")
+                            self.begin_argument(")", false)
                         }
                         (true, '[') => {
                             self.copy(1);
@@ -269,7 +303,8 @@ impl<'a> Rewriter<'a> {
                         Some(open @ Open::Arguments(_)) => {
                             self.end_argument(open);
                             self.copy(1);
-                            stack.push(self.begin_argument(if stack.len() + 1 == outermost { end } else { ")" }));
+                            let outer = stack.len() + 1 == outermost;
+                            stack.push(self.begin_argument(if outer { end } else { ")" }, outer));
                         }
                         other => {
                             stack.extend(other);
@@ -284,33 +319,44 @@ impl<'a> Rewriter<'a> {
                     after_value = !matches!(word, "and" | "or" | "not" | "in" | "is" | "if" | "else" | "elif");
                 }
                 _ => {
+                    added += usize::from(c == '+');
                     self.copy(c.len_utf8());
                     after_value &= c.is_whitespace();
                 }
             }
         }
+        self.most_added = self.most_added.max(added);
         match tail {
             Tail::Whole(filter) => {
                 self.out.push_str(")|");
                 self.out.push_str(filter);
                 self.out.push(' ');
             }
-            Tail::Arguments => stack.first().into_iter().for_each(|&open| self.end_argument(open)),
+            Tail::Filters(filter) => {
+                self.out.push('|');
+                self.out.push_str(filter);
+                self.out.push(' ');
+            }
+            Tail::Named => stack.first().into_iter().for_each(|&open| self.end_argument(open)),
             Tail::None => {}
         }
         self.copy_through(end);
     }
 
     /// Before an argument, if there is one: its name, and the parenthesis of its guard.
-    fn begin_argument(&mut self, end: &str) -> Open {
+    fn begin_argument(&mut self, end: &str, only_named: bool) -> Open {
         self.copy_spaces();
         let word = self.word();
         let behind = self.rest[word.len()..].trim_start();
-        if !word.is_empty() && behind.starts_with('=') && !behind.starts_with("==") {
+        let named = !word.is_empty() && behind.starts_with('=') && !behind.starts_with("==");
+        if named {
             self.copy(self.rest.len() - behind.len() + 1);
         }
-        // What begins with a sign is a number, and what `*` spreads is guarded where it was made.
-        let guarded = !self.rest.starts_with(end) && !self.rest.starts_with(['-', '+', '*']);
+        // What `*` or `**` spreads is guarded as one value.
+        self.copy(self.rest.len() - self.rest.trim_start_matches('*').len());
+        // The end may have the sign of a tag that takes whitespace away, as in `-%}`.
+        let behind_sign = self.rest.strip_prefix(['-', '+']).unwrap_or(self.rest);
+        let guarded = (named || !only_named) && !self.rest.starts_with(end) && !behind_sign.starts_with(end);
         if guarded {
             self.out.push('(');
         }

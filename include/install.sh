@@ -4,7 +4,7 @@
 #
 #     [PREFIX=/usr/local] [LIBDIR=$PREFIX/lib] [DESTDIR=] [KEEP_DEBUG=] include/install.sh
 #
-# DESTDIR stages a package: it is put before every path and stands in none of the files, which find each other by relative
+# The headers get a directory of their own, because a module map can have but one name. DESTDIR stages a package: it is put before every path and stands in none of the files, which find each other by relative
 # paths, so that the tree can be moved. KEEP_DEBUG=1 keeps the line tables of the shared library.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -41,12 +41,12 @@ fill() {
 }
 
 DESTDIR=${DESTDIR:-}
-install -d "$DESTDIR$libdir" "$DESTDIR$prefix/include"
+install -d "$DESTDIR$libdir" "$DESTDIR$prefix/include/rie"
 install -m 755 "$work/librie.so" "$DESTDIR$libdir/librie.so.$version"
 ln -sf "librie.so.$version" "$DESTDIR$libdir/librie.so.0"
 ln -sf librie.so.0 "$DESTDIR$libdir/librie.so"
 install -m 644 "$work/librie.a" "$DESTDIR$libdir/librie.a"
-install -m 644 "$here/rie.h" "$here/rie.hpp" "$here/module.modulemap" "$DESTDIR$prefix/include"
+install -m 644 "$here/rie.h" "$here/rie.hpp" "$here/module.modulemap" "$DESTDIR$prefix/include/rie"
 fill rie.pc "$libdir/pkgconfig"
 fill rieConfig.cmake "$libdir/cmake/rie"
 fill rieConfigVersion.cmake "$libdir/cmake/rie"

@@ -4,8 +4,9 @@
 #
 #     [PREFIX=/usr/local] [LIBDIR=$PREFIX/lib] [DESTDIR=] [KEEP_DEBUG=] include/install.sh
 #
-# The headers get a directory of their own, because a module map can have but one name. DESTDIR stages a package: it is put before every path and stands in none of the files, which find each other by relative
-# paths, so that the tree can be moved. KEEP_DEBUG=1 keeps the line tables of the shared library.
+# The headers get a directory of their own, because a module map can have but one name. DESTDIR stages a package: it is put
+# before every path and stands in none of the files, which find each other by relative paths, so that the tree can be moved.
+# KEEP_DEBUG=1 keeps the line tables of the shared library.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 prefix=${PREFIX:-/usr/local}
@@ -20,12 +21,12 @@ for library in librie.so librie.a; do
 done
 
 # The archive as one object whose only global names are those of the header: what else is in it, Rust's standard library
-# before all, cannot collide with another Rust library in the same program. rustc's bitcode and line tables, nine tenths of
-# it, stay out.
+# before all, cannot collide with another Rust library in the same program. What nothing needs stays out, with rustc's
+# bitcode and line tables nine tenths of it; names that ld leaves of it undefined would ask for functions of newer systems.
 header_names=$(sed -n 's/^[a-z].*[ *]\(rie_[a-z_]*\)(.*/\1/p' "$here/rie.h" | sed 's/^/-u /')
 # shellcheck disable=SC2086 # one argument for each word
 ld -r --gc-sections --force-group-allocation $header_names "$built/librie.a" -o "$work/all.o"
-objcopy --wildcard --keep-global-symbol='rie_*' --strip-debug \
+objcopy --wildcard --keep-global-symbol='rie_*' --strip-unneeded \
     --remove-section=.llvmbc --remove-section=.llvmcmd "$work/all.o" "$work/rie.o"
 ar rcsD "$work/librie.a" "$work/rie.o"
 cp "$built/librie.so" "$work/librie.so"

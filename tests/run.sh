@@ -4,27 +4,11 @@
 # Nothing is optional: a tool that cannot be had fails the run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-step() { printf '\n== %s\n' "$*"; }
-
-install() {
-    local sudo=
-    [ "$(id -u)" -eq 0 ] || sudo=sudo
-    $sudo apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq "$@"
-}
-
-# Takes command:package pairs and installs the packages whose command is missing.
-need() {
-    local missing=() pair
-    for pair in "$@"; do
-        command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
-    done
-    [ ${#missing[@]} -eq 0 ] || install "${missing[@]}"
-}
+. tests/tools.sh
 
 step "tools"
 need cc:gcc g++:g++ clang:clang make:make nm:binutils valgrind:valgrind python3:python3 npm:npm
-python3 -c 'import ensurepip, venv' 2>/dev/null || install python3-venv
+python3 -c 'import ensurepip, venv' 2>/dev/null || install_packages python3-venv
 for component in fmt clippy; do
     cargo "$component" --version >/dev/null 2>&1 || rustup component add "${component/fmt/rustfmt}"
 done
@@ -53,7 +37,7 @@ cargo test --quiet -- --include-ignored --skip large_models
 
 step "kernels and forward pass on AArch64, emulated"
 need qemu-aarch64:qemu-user aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu
-[ -d /usr/aarch64-linux-gnu/lib ] || install libc6-dev-arm64-cross
+[ -d /usr/aarch64-linux-gnu/lib ] || install_packages libc6-dev-arm64-cross
 rustup target add aarch64-unknown-linux-gnu
 CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
     CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu" \
@@ -66,3 +50,6 @@ make --no-print-directory -C examples-c CC=clang
 make --no-print-directory -C examples-c clean
 make --no-print-directory -C examples-c CC=gcc
 make --no-print-directory -C examples-c run
+
+step "languages and packages"
+tests/ffi/run.sh

@@ -15,7 +15,7 @@ namespace Rie
     }
 
     /// <summary>What all objects share. Each owns one handle; Dispose frees it, in any order and more than once, the
-    /// finalizer what was forgotten. Calls that fail throw RieException. One call at a time, except where it says more.</summary>
+    /// finalizer what was forgotten. Calls that fail throw RieException. One call at a time, unless it says more.</summary>
     public abstract class RieObject : IDisposable
     {
         internal readonly Handle Handle;

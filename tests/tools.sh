@@ -1,0 +1,19 @@
+# For the scripts of the tests: headings, and Debian packages where a tool is missing.
+
+step() { printf '\n== %s\n' "$*"; }
+
+install_packages() {
+    local sudo=
+    [ "$(id -u)" -eq 0 ] || sudo=sudo
+    $sudo apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq "$@"
+}
+
+# Takes command:package pairs and installs the packages whose command is missing.
+need() {
+    local missing=() pair
+    for pair in "$@"; do
+        command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
+    done
+    [ ${#missing[@]} -eq 0 ] || install_packages "${missing[@]}"
+}

@@ -79,59 +79,45 @@ struct Free {
 template <class T>
 using Handle = std::unique_ptr<T, Free>;
 
-/// An error object for one call, so that objects can be used from any thread.
-class Call {
-public:
-    rie_error *get() const noexcept { return error_.get(); }
-
-    Status check(Status status) const {
-        if (status < 0) {
-            throw Error(status, rie_error_message(error_.get()));
-        }
-        return status;
+/// Calls `function(arguments..., error)` with an error object of its own, so that objects can be used from any thread.
+/// `Allowed` is a failure that the caller sees to.
+template <Status Allowed = RIE_OK, class Function, class... Arguments>
+Status call(Function function, Arguments... arguments) {
+    const Handle<rie_error> error(rie_error_new());
+    const Status status = function(arguments..., error.get());
+    if (status < 0 && status != Allowed) {
+        throw Error(status, rie_error_message(error.get()));
     }
+    return status;
+}
 
-private:
-    Handle<rie_error> error_{rie_error_new()};
-};
-
-/// What `make(out, error)` makes.
-template <class T, class Make>
-Handle<T> make(Make make) {
-    Call call;
+/// What `function(arguments..., out, error)` makes.
+template <class T, class Function, class... Arguments>
+Handle<T> make(Function function, Arguments... arguments) {
     T *out = nullptr;
-    call.check(make(&out, call.get()));
+    call(function, arguments..., &out);
     return Handle<T>(out);
 }
 
-/// What `read(data, capacity, length, error)` writes, in a buffer that is made larger until it fits.
-template <class Buffer, class Read>
-Buffer fill(std::size_t capacity, Read read) {
-    Call call;
+/// What `function(arguments..., data, capacity, length, error)` writes, in a buffer that is made larger until it fits.
+template <class Buffer, class Function, class... Arguments>
+Buffer fill(std::size_t length, Function function, Arguments... arguments) {
+    constexpr Status too_small = RIE_ERR_BUFFER_TOO_SMALL;
     Buffer buffer;
-    std::size_t length = capacity;
-    Status status;
     do {
         buffer.resize(length);
-        status = read(buffer.data(), buffer.size(), &length, call.get());
-    } while (status == RIE_ERR_BUFFER_TOO_SMALL);
-    call.check(status);
+    } while (call<too_small>(function, arguments..., buffer.data(), buffer.size(), &length) == too_small);
     buffer.resize(length);
     return buffer;
 }
 
 inline std::int64_t get_int(const void *handle, std::int32_t key) {
-    Call call;
     std::int64_t value = 0;
-    call.check(rie_get_int(handle, key, &value, call.get()));
+    call(rie_get_int, handle, key, &value);
     return value;
 }
 
-inline std::string get_str(const void *handle, std::int32_t key) {
-    return fill<std::string>(64, [&](auto... buffer) {
-        return rie_get_str(handle, key, buffer...);
-    });
-}
+inline std::string get_str(const void *handle, std::int32_t key) { return fill<std::string>(64, rie_get_str, handle, key); }
 
 /// A range for one `for` loop over what `source.next(value)` gives, until it says false. Nothing is made ahead.
 template <class Source>
@@ -178,13 +164,12 @@ public:
     /// Sets a whole number, a float or a path, whichever the key takes. Returns this object, to set several in a row.
     template <class Value>
     Options &set(std::int32_t key, const Value &value) {
-        detail::Call call;
         if constexpr (std::is_integral_v<Value>) {
-            call.check(rie_options_set_int(get(), key, static_cast<std::int64_t>(value), call.get()));
+            detail::call(rie_options_set_int, get(), key, static_cast<std::int64_t>(value));
         } else if constexpr (std::is_floating_point_v<Value>) {
-            call.check(rie_options_set_float(get(), key, static_cast<double>(value), call.get()));
+            detail::call(rie_options_set_float, get(), key, static_cast<double>(value));
         } else {
-            call.check(rie_options_set_str(get(), key, std::string(value).c_str(), call.get()));
+            detail::call(rie_options_set_str, get(), key, std::string(value).c_str());
         }
         return *this;
     }
@@ -192,8 +177,7 @@ public:
     /// Keeps `progress` for the loads with these options; it runs in the thread that loads.
     Options &on_progress(Progress progress) {
         auto reporter = std::make_unique<Reporter>(Reporter{std::move(progress), nullptr});
-        detail::Call call;
-        call.check(rie_options_set_progress(get(), report, reporter.get(), call.get()));
+        detail::call(rie_options_set_progress, get(), report, reporter.get());
         reporter_ = std::move(reporter);
         return *this;
     }
@@ -224,9 +208,7 @@ private:
 
 /// Describes the model at `path` as JSON, without mapping its weights. Threads: any.
 inline std::string inspect(const std::string &path, const Options &options = {}) {
-    return detail::fill<std::string>(1 << 14, [&](auto... buffer) {
-        return rie_inspect(path.c_str(), options.get(), buffer...);
-    });
+    return detail::fill<std::string>(1 << 14, rie_inspect, path.c_str(), options.get());
 }
 
 /// A loaded model. Owns its handle; sessions and streams live on without it. Threads: shared freely.
@@ -235,9 +217,7 @@ public:
     /// Loads a directory or a .safetensors file. Throws RIE_ERR_CANCELLED if the progress function says so.
     explicit Model(const std::string &path, const Options &options = {}) {
         try {
-            handle_ = detail::make<rie_model>([&](rie_model **out, rie_error *error) {
-                return rie_model_load(path.c_str(), options.get(), out, error);
-            });
+            handle_ = detail::make<rie_model>(rie_model_load, path.c_str(), options.get());
         } catch (const Error &) {
             if (options.reporter_ && options.reporter_->thrown) {
                 std::rethrow_exception(std::exchange(options.reporter_->thrown, nullptr));
@@ -252,30 +232,22 @@ public:
 
     /// The tokens of UTF-8 text. `flags`: RIE_TEXT_ADD_SPECIAL, RIE_TEXT_PARSE_SPECIAL.
     std::vector<Token> tokenize(std::string_view text, std::uint32_t flags = RIE_TEXT_ADD_SPECIAL) const {
-        return detail::fill<std::vector<Token>>(text.size() + 16, [&](auto... buffer) {
-            return rie_tokenize(get(), text.data(), text.size(), flags, buffer...);
-        });
+        return detail::fill<std::vector<Token>>(text.size() + 16, rie_tokenize, get(), text.data(), text.size(), flags);
     }
 
     /// The text of tokens. `flags`: RIE_TEXT_SKIP_SPECIAL.
     std::string detokenize(View<Token> tokens, std::uint32_t flags = 0) const {
-        return detail::fill<std::string>(tokens.size() * 8, [&](auto... buffer) {
-            return rie_detokenize(get(), tokens.data(), tokens.size(), flags, buffer...);
-        });
+        return detail::fill<std::string>(tokens.size() * 8, rie_detokenize, get(), tokens.data(), tokens.size(), flags);
     }
 
     /// The prompt for a conversation, as text; `json` as rie_chat_render takes it.
     std::string chat_render(std::string_view json) const {
-        return detail::fill<std::string>(json.size() * 2, [&](auto... buffer) {
-            return rie_chat_render(get(), json.data(), json.size(), buffer...);
-        });
+        return detail::fill<std::string>(json.size() * 2, rie_chat_render, get(), json.data(), json.size());
     }
 
     /// The prompt for a conversation, as tokens; what users typed forges no special token.
     std::vector<Token> chat_tokenize(std::string_view json, std::uint32_t flags = 0) const {
-        return detail::fill<std::vector<Token>>(json.size() + 64, [&](auto... buffer) {
-            return rie_chat_tokenize(get(), json.data(), json.size(), flags, buffer...);
-        });
+        return detail::fill<std::vector<Token>>(json.size() + 64, rie_chat_tokenize, get(), json.data(), json.size(), flags);
     }
 
     rie_model *get() const noexcept { return handle_.get(); }
@@ -287,15 +259,11 @@ private:
 /// Chooses tokens from logits. Owns its handle. Threads: one call at a time.
 class Sampler {
 public:
-    explicit Sampler(const Options &options)
-        : handle_(detail::make<rie_sampler>([&](rie_sampler **out, rie_error *error) {
-              return rie_sampler_new(options.get(), out, error);
-          })) {}
+    explicit Sampler(const Options &options) : handle_(detail::make<rie_sampler>(rie_sampler_new, options.get())) {}
 
     /// Adds `bias` to a token's logit from now on; minus infinity forbids the token.
     void set_bias(Token token, float bias) {
-        detail::Call call;
-        call.check(rie_sampler_set_bias(get(), token, bias, call.get()));
+        detail::call(rie_sampler_set_bias, get(), token, bias);
     }
 
     /// Give it as RIE_OPT_SEED to get the same choices again.
@@ -310,15 +278,11 @@ private:
 class TextStream {
 public:
     explicit TextStream(const Model &model, std::uint32_t flags = RIE_TEXT_SKIP_SPECIAL)
-        : handle_(detail::make<rie_text_stream>([&](rie_text_stream **out, rie_error *error) {
-              return rie_text_stream_new(model.get(), flags, out, error);
-          })) {}
+        : handle_(detail::make<rie_text_stream>(rie_text_stream_new, model.get(), flags)) {}
 
     /// The text that `token` makes certain, maybe none.
     std::string push(Token token) {
-        return detail::fill<std::string>(64, [&](auto... buffer) {
-            return rie_text_stream_push(get(), token, buffer...);
-        });
+        return detail::fill<std::string>(64, rie_text_stream_push, get(), token);
     }
 
     /// What is held back at the end; the stream is then as new.
@@ -351,26 +315,21 @@ using Text = detail::Range<detail::TextSource>;
 class Session {
 public:
     explicit Session(const Model &model, const Options &options = {})
-        : handle_(detail::make<rie_session>([&](rie_session **out, rie_error *error) {
-              return rie_session_new(model.get(), options.get(), out, error);
-          })) {}
+        : handle_(detail::make<rie_session>(rie_session_new, model.get(), options.get())) {}
 
     /// Queues tokens; computes nothing.
     void append(View<Token> tokens) {
-        detail::Call call;
-        call.check(rie_session_append(get(), tokens.data(), tokens.size(), call.get()));
+        detail::call(rie_session_append, get(), tokens.data(), tokens.size());
     }
 
     /// Evaluates at most so many queued tokens, 0: all. True if some are left.
     bool eval(std::size_t max_tokens = 0) {
-        detail::Call call;
-        return call.check(rie_session_eval(get(), max_tokens, call.get())) == RIE_PENDING;
+        return detail::call(rie_session_eval, get(), max_tokens) == RIE_PENDING;
     }
 
     /// One step: chooses the next token, the likeliest without a sampler. False if it is one that ends generation.
     bool step(Token &token, const Sampler *sampler = nullptr) {
-        detail::Call call;
-        return call.check(rie_decode_step(get(), sampler ? sampler->get() : nullptr, &token, call.get())) == RIE_OK;
+        return detail::call(rie_decode_step, get(), sampler ? sampler->get() : nullptr, &token) == RIE_OK;
     }
 
     /// A range of at most `count` new tokens, for one loop; the session and the sampler must outlive it.
@@ -381,56 +340,45 @@ public:
     /// The logits after the last token, one for each id.
     std::vector<float> logits(const Model &model) {
         std::vector<float> logits(static_cast<std::size_t>(model.get_int(RIE_INFO_VOCAB_SIZE)));
-        detail::Call call;
-        call.check(rie_session_logits(get(), logits.data(), logits.size(), call.get()));
+        detail::call(rie_session_logits, get(), logits.data(), logits.size());
         return logits;
     }
 
     /// The log-probability of each of `tokens` after the session's; the session stays as it is.
     std::vector<float> score(View<Token> tokens) {
         std::vector<float> logprobs(tokens.size());
-        detail::Call call;
-        call.check(rie_session_score(get(), tokens.data(), tokens.size(), logprobs.data(), call.get()));
+        detail::call(rie_session_score, get(), tokens.data(), tokens.size(), logprobs.data());
         return logprobs;
     }
 
     /// All tokens, evaluated and queued.
     std::vector<Token> history() const {
-        return detail::fill<std::vector<Token>>(256, [&](auto... buffer) {
-            return rie_session_tokens(get(), buffer...);
-        });
+        return detail::fill<std::vector<Token>>(256, rie_session_tokens, get());
     }
 
     /// Forgets all tokens from position `keep` on.
     void truncate(std::size_t keep) {
-        detail::Call call;
-        call.check(rie_session_truncate(get(), keep, call.get()));
+        detail::call(rie_session_truncate, get(), keep);
     }
 
     /// A new session with the same tokens and options that shares what is computed; independent from then on.
     Session fork() const {
-        return Session(detail::make<rie_session>([&](rie_session **out, rie_error *error) {
-            return rie_session_fork(get(), out, error);
-        }));
+        return Session(detail::make<rie_session>(rie_session_fork, get()));
     }
 
     /// The session as bytes for `load`, in this process or another.
     std::vector<std::uint8_t> save() const {
-        return detail::fill<std::vector<std::uint8_t>>(0, [&](auto... buffer) {
-            return rie_session_save(get(), buffer...);
-        });
+        return detail::fill<std::vector<std::uint8_t>>(0, rie_session_save, get());
     }
 
     /// Takes the place of what the session holds; on failure it stays as it was.
     void load(View<std::uint8_t> bytes) {
-        detail::Call call;
-        call.check(rie_session_load(get(), bytes.data(), bytes.size(), call.get()));
+        detail::call(rie_session_load, get(), bytes.data(), bytes.size());
     }
 
     /// While on, computing throws RIE_ERR_CANCELLED, soon also in the call that is running. Threads: any, at any time.
     void cancel(bool on = true) {
-        detail::Call call;
-        call.check(rie_session_cancel(get(), on ? 1 : 0, call.get()));
+        detail::call(rie_session_cancel, get(), on ? 1 : 0);
     }
 
     /// A fact by its key RIE_INFO_*.
@@ -452,7 +400,14 @@ struct TokenSource {
     const Sampler *sampler;
     std::size_t left;
 
-    bool next(Token &token) { return left > 0 && (left--, session->step(token, sampler)); }
+    bool next(Token &token) {
+        if (left == 0 || !session->step(token, sampler)) {
+            left = 0;
+            return false;
+        }
+        left--;
+        return true;
+    }
 };
 
 struct TextSource {
@@ -494,9 +449,7 @@ inline std::vector<std::pair<Status, Token>> decode_batch(View<rie_session *> se
     }
     std::vector<Token> tokens(sessions.size());
     std::vector<Status> statuses(sessions.size());
-    detail::Call call;
-    call.check(rie_decode_batch(sessions.data(), samplers.data(), sessions.size(), tokens.data(), statuses.data(),
-                                call.get()));
+    detail::call(rie_decode_batch, sessions.data(), samplers.data(), sessions.size(), tokens.data(), statuses.data());
     std::vector<std::pair<Status, Token>> steps;
     for (std::size_t i = 0; i < tokens.size(); i++) {
         steps.emplace_back(statuses[i], tokens[i]);

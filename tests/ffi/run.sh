@@ -38,13 +38,14 @@ diff <(sed -n '/^text:/,/^before:/p' "$expected" | sed '$d' | sed '1s/^text://')
 grep -q '^interrupted: RIE_ERR_CANCELLED$' "$expected"
 echo "C: ok"
 
-for cxx in g++ clang++; do
-    "$cxx" -std=c++17 "${warnings[@]}" "$here/cpp/tour.cpp" -o "$work/run/$cxx" "${flags[@]}"
-    tour "C++, $cxx" "$work/run/$cxx"
+for cxx in g++ clang++ "g++ -fsanitize=address,undefined"; do
+    # shellcheck disable=SC2086 # a compiler and its option
+    $cxx -std=c++17 "${warnings[@]}" "$here/cpp/tour.cpp" -o "$work/run/cpp" "${flags[@]}"
+    tour "C++, $cxx" "$work/run/cpp"
 done
 
 export GOCACHE="$work/gocache" GOFLAGS=-mod=mod GOTOOLCHAIN=local
-(cd "$here/go" && go vet ./... && go build -race -o "$work/run/go" ./tour && RIE_MODEL=$model go test -race .)
+(cd "$here/go" && go vet ./... && go build -race -o "$work/run/go" ./tour && RIE_MODEL=$model go test -race -count=1 .)
 tour "Go, race detector" "$work/run/go"
 
 mcs -warnaserror -out:"$work/run/tour.exe" "$here"/csharp/*.cs

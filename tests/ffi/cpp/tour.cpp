@@ -89,12 +89,19 @@ static void more(const std::string &path, rie::Session &session) {
     require(failure([&] { session.truncate(length + 1); }) == "RIE_ERR_INVALID_ARGUMENT", "no tokens beyond the last");
 
     rie::Session other = session.fork();
-    const rie::Sampler sampler(rie::Options().set(RIE_OPT_TEMPERATURE, 0.5).set(RIE_OPT_SEED, 7));
+    rie::Sampler sampler(rie::Options().set(RIE_OPT_TEMPERATURE, 0.5).set(RIE_OPT_SEED, 7));
     require(sampler.seed() == 7, "the seed is the one set");
+    sampler.set_bias(static_cast<rie::Token>(model.get_int(RIE_INFO_EOS_TOKEN)), 1e6f);
+    rie::TextStream stream(model);
+    std::size_t pieces = 0;
+    for (const std::string &piece : other.text(stream, 9, &sampler)) {
+        pieces += 1 + piece.size();
+    }
+    require(pieces == 0 && other.history().size() == length, "an end-of-generation token ends the range");
     rie_session *const both[] = {session.get(), other.get()};
     rie_sampler *const samplers[] = {nullptr, sampler.get()};
     const auto steps = rie::decode_batch(both, samplers);
-    require(steps.size() == 2 && steps[0].first == RIE_OK && steps[1].first >= RIE_OK, "a batch of two");
+    require(steps.size() == 2 && steps[0].first == RIE_OK && steps[1].first == RIE_END, "a batch of two");
     require(failure([&] { model.chat_render("{\"messages\": []}"); }) != "no error", "the model has no chat template");
 }
 

@@ -43,6 +43,27 @@ internal static class Tour
         }
     }
 
+    // What nothing refers to any more is freed, and its memory with it.
+    private static void Forgotten(Model model, int[] prompt)
+    {
+        // In a thread that ends, so that no stack remembers the session.
+        var thread = new Thread(() =>
+        {
+            var session = new Session(model);
+            session.Append(prompt);
+            session.Eval();
+            if (model.GetInt(Key.KvBytes) == 0) throw new Exception("a session without memory");
+        });
+        thread.Start();
+        thread.Join();
+        for (int i = 0; i < 100 && model.GetInt(Key.KvBytes) > 0; i++)
+        {
+            GC.Collect();
+            GC.WaitForPendingFinalizers();
+        }
+        if (model.GetInt(Key.KvBytes) > 0) throw new Exception("a forgotten session is not freed");
+    }
+
     private static int Main(string[] args)
     {
         if (args.Length != 1)
@@ -64,10 +85,10 @@ internal static class Tour
             Console.WriteLine("again: " + model.Detokenize(greeting));
             int[] prompt = model.Tokenize("Rust is a systems programming language that");
             PrintIds("prompt", prompt);
+            Forgotten(model, prompt);
 
             session.Append(prompt);
-            Session again = session.Fork();
-            PrintIds("ids", again.Tokens(32));
+            using (Session again = session.Fork()) PrintIds("ids", again.Tokens(32));
             stream.Push(prompt); // a token's text can depend on those before
             Console.WriteLine("text:" + string.Concat(session.Text(stream, 32)));
             Branches(model, prompt, path);

@@ -12,7 +12,7 @@ from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_
 # Numbers of rie.h; every other key works too.
 ADD_SPECIAL, PARSE_SPECIAL, SKIP_SPECIAL = 1, 2, 4
 THREADS, ISA, CONTEXT, SEED, TEMPERATURE, TOP_P = 100, 101, 102, 106, 200, 201
-VOCAB_SIZE, LAYERS, ARCHITECTURE = 400, 402, 800
+VOCAB_SIZE, LAYERS, KV_BYTES, ARCHITECTURE = 400, 402, 504, 800
 ISA_SCALAR = 1
 OK, BUFFER_TOO_SMALL = 0, -12
 

@@ -1,5 +1,6 @@
 """The tour of tests/ffi/c/tour.c in Python: tour.py MODEL_DIRECTORY."""
 
+import gc
 import sys
 import threading
 
@@ -29,6 +30,17 @@ def interrupt(path):
         timer.join()
 
 
+def forgotten(model, prompt):
+    """What nothing refers to any more is freed, and its memory with it."""
+    session = rie.Session(model)
+    session.append(prompt)
+    session.eval()
+    assert model.get_int(rie.KV_BYTES) > 0
+    del session
+    gc.collect()
+    assert model.get_int(rie.KV_BYTES) == 0
+
+
 def main(path):
     print("inspect:", len(rie.inspect(path).encode()), "bytes of JSON")
     with rie.Model(path) as model, rie.Session(model) as session, rie.TextStream(model) as stream:
@@ -39,6 +51,7 @@ def main(path):
         print("again:", model.detokenize(greeting))
         prompt = model.tokenize("Rust is a systems programming language that")
         print_ids("prompt", prompt)
+        forgotten(model, prompt)
 
         session.append(prompt)
         print_ids("ids", session.fork().tokens(32))

@@ -91,13 +91,14 @@ static void more(const std::string &path, rie::Session &session) {
     rie::Session other = session.fork();
     rie::Sampler sampler(rie::Options().set(RIE_OPT_TEMPERATURE, 0.5).set(RIE_OPT_SEED, 7));
     require(sampler.seed() == 7, "the seed is the one set");
-    sampler.set_bias(static_cast<rie::Token>(model.get_int(RIE_INFO_EOS_TOKEN)), 1e6f);
+    const auto eos = static_cast<rie::Token>(model.get_int(RIE_INFO_EOS_TOKEN));
+    sampler.set_bias(eos, 1e6f);
     rie::TextStream stream(model);
-    std::size_t pieces = 0;
-    for (const std::string &piece : other.text(stream, 9, &sampler)) {
-        pieces += 1 + piece.size();
-    }
-    require(pieces == 0 && other.history().size() == length, "an end-of-generation token ends the range");
+    rie::Text text = other.text(stream, 9, &sampler);
+    require(!(text.begin() != text.end()) && other.history().size() == length, "an end-of-generation token ends the range");
+    sampler.set_bias(eos, 0);
+    require(!(text.begin() != text.end()), "a range that has ended stays ended");
+    sampler.set_bias(eos, 1e6f);
     rie_session *const both[] = {session.get(), other.get()};
     rie_sampler *const samplers[] = {nullptr, sampler.get()};
     const auto steps = rie::decode_batch(both, samplers);

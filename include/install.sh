@@ -34,8 +34,8 @@ cp "$built/librie.so" "$work/librie.so"
 
 # Writes a template with its @NAMES@ filled in to a directory of the installation.
 fill() {
-    up=$(realpath -m --relative-to="$2" "$prefix")
-    lib=$(realpath -m --relative-to="$prefix" "$libdir")
+    up=$(realpath -ms --relative-to="$2" "$prefix")
+    lib=$(realpath -ms --relative-to="$prefix" "$libdir")
     mkdir -p "$DESTDIR$2"
     sed -e "s|@VERSION@|$version|; s|@PREFIX@|$up|; s|@LIBDIR@|$lib|" "$here/$1.in" >"$DESTDIR$2/$1"
     chmod 644 "$DESTDIR$2/$1"

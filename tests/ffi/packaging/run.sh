@@ -47,6 +47,21 @@ cc "${cflags[@]}" "$here/both.c" -o "$work/both" -I"$work/stage/usr/include/rie"
 "$work/both" "$model" || fail "two Rust libraries in one program: $?"
 echo "beside another Rust library: ok"
 
+# The archive of a release, unpacked elsewhere; its SBOM names each crate that cargo says is linked in.
+archive=$("$here/../../../.ci/release" "$work")
+tar -C "$work" -xf "$archive"
+unpacked=${archive%.tar.xz}
+export PKG_CONFIG_PATH="$unpacked/lib/pkgconfig"
+# shellcheck disable=SC2046
+cc "${cflags[@]}" "$here/../c/tour.c" -o "$work/release" $(pkg-config --cflags --libs rie)
+tour "release archive" env LD_LIBRARY_PATH="$unpacked/lib" "$work/release"
+crates=$(cargo tree --locked --edges normal,no-proc-macro --prefix none | awk '{ print $1, substr($2, 2) }' | sort -u)
+while read -r crate version; do
+    grep -A1 "\"name\": \"$crate\"" "$unpacked/rie.spdx.json" | grep -q "\"$version\"" || fail "the SBOM lacks $crate $version"
+    [ "$crate" = rie ] || grep -q "^$crate $version (" "$unpacked/THIRD-PARTY-LICENSES.txt" || fail "no licence of $crate"
+done <<<"$crates"
+echo "SBOM and licences: ok"
+
 # What the shared library asks of a machine.
 needed=$(readelf -d "$lib/librie.so" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
 others=$(grep -vxE 'libc\.so\.6|libm\.so\.6|libgcc_s\.so\.1|ld-linux-.*' <<<"$needed" || true)

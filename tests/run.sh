@@ -4,6 +4,7 @@
 # Nothing is optional: a tool that cannot be had fails the run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# shellcheck source=tests/tools.sh
 . tests/tools.sh
 
 step "tools"

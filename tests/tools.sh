@@ -1,4 +1,5 @@
 # For the scripts of the tests: headings, and Debian packages where a tool is missing.
+# shellcheck shell=bash
 
 step() { printf '\n== %s\n' "$*"; }
 

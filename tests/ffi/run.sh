@@ -2,9 +2,10 @@
 # Every language makes the same tour of the library (c/tour.c) and must print the same as C; packages install and link.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+# shellcheck source=tests/tools.sh
 . tests/tools.sh
 need cc:gcc g++:g++ clang++:clang make:make readelf:binutils pkg-config:pkg-config cmake:cmake go:golang mcs:mono-mcs \
-    mono:mono-runtime node:nodejs npm:npm python3:python3
+    mono:mono-runtime node:nodejs npm:npm python3:python3 xz:xz-utils
 
 model="$PWD/tests/golden/tiny_model/model"
 target=${CARGO_TARGET_DIR:-$PWD/target}

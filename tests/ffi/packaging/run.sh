@@ -68,4 +68,4 @@ others=$(grep -vxE 'libc\.so\.6|libm\.so\.6|libgcc_s\.so\.1|ld-linux-.*' <<<"$ne
 [ -n "$needed" ] && [ -z "$others" ] || fail "librie.so needs ${others:-nothing at all}"
 glibc=$(readelf -V "$lib/librie.so" | grep -oE 'GLIBC_[0-9.]+' | sort -Vu | tail -1)
 grep -q "glibc ${glibc#GLIBC_} or newer" "$here/../../../README.md" || fail "$glibc is needed; README.md says otherwise"
-echo "librie.so: needs" $needed "and $glibc; $(stat -Lc %s "$lib/librie.so") bytes, librie.a $(stat -c %s "$lib/librie.a")"
+echo "librie.so: needs ${needed//$'\n'/, } and $glibc; $(stat -Lc %s "$lib/librie.so") bytes, librie.a $(stat -c %s "$lib/librie.a")"

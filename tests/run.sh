@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 
 step "tools"
 need cc:gcc g++:g++ clang:clang make:make nm:binutils valgrind:valgrind python3:python3 npm:npm
-python3 -c 'import ensurepip, venv' 2>/dev/null || install_packages python3-venv
+python3 -c 'import ensurepip, venv' 2>/dev/null || install python3-venv
 for component in fmt clippy; do
     cargo "$component" --version >/dev/null 2>&1 || rustup component add "${component/fmt/rustfmt}"
 done
@@ -38,7 +38,7 @@ cargo test --quiet -- --include-ignored --skip large_models
 
 step "kernels and forward pass on AArch64, emulated"
 need qemu-aarch64:qemu-user aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu
-[ -d /usr/aarch64-linux-gnu/lib ] || install_packages libc6-dev-arm64-cross
+[ -d /usr/aarch64-linux-gnu/lib ] || install libc6-dev-arm64-cross
 rustup target add aarch64-unknown-linux-gnu
 CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
     CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu" \

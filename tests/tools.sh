@@ -3,7 +3,7 @@
 
 step() { printf '\n== %s\n' "$*"; }
 
-install_packages() {
+install() {
     local sudo=
     [ "$(id -u)" -eq 0 ] || sudo=sudo
     $sudo apt-get update -qq
@@ -16,5 +16,5 @@ need() {
     for pair in "$@"; do
         command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
     done
-    [ ${#missing[@]} -eq 0 ] || install_packages "${missing[@]}"
+    [ ${#missing[@]} -eq 0 ] || install "${missing[@]}"
 }

@@ -4,23 +4,8 @@
 # Nothing is optional: a tool that cannot be had fails the run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-step() { printf '\n== %s\n' "$*"; }
-
-install() {
-    local sudo=
-    [ "$(id -u)" -eq 0 ] || sudo=sudo
-    $sudo apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq "$@"
-}
-
-# Takes command:package pairs and installs the packages whose command is missing.
-need() {
-    local missing=() pair
-    for pair in "$@"; do
-        command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
-    done
-    [ ${#missing[@]} -eq 0 ] || install "${missing[@]}"
-}
+# shellcheck source=tests/tools.sh
+. tests/tools.sh
 
 step "tools"
 need cc:gcc g++:g++ clang:clang make:make nm:binutils valgrind:valgrind python3:python3 npm:npm git:git
@@ -67,3 +52,6 @@ make --no-print-directory -C examples-c CC=clang
 make --no-print-directory -C examples-c clean
 make --no-print-directory -C examples-c CC=gcc
 make --no-print-directory -C examples-c run
+
+step "languages and packages"
+tests/ffi/run.sh

@@ -1,0 +1,3 @@
+module rie
+
+go 1.19

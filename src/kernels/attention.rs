@@ -160,14 +160,21 @@ unsafe fn softmax<L: Lanes>(s: &mut Scores, seen: Visible, cap: f32) -> (f32, f3
             fill_unseen(s, f32::NEG_INFINITY);
         }
         let p = s.as_mut_ptr();
-        let blocks: [L; BLOCKS] = std::array::from_fn(|b| L::load(p.add(b * LANES)));
-        let m = blocks.into_iter().fold(L::splat(f32::NEG_INFINITY), |a, b| a.max(b)).highest();
-        for (b, block) in blocks.into_iter().enumerate() {
-            exp(block.sub(L::splat(m))).store(p.add(b * LANES));
+        // Plain loops: the closure of a fold would not be compiled with the tier's CPU features.
+        let mut m = L::splat(f32::NEG_INFINITY);
+        for b in 0..BLOCKS {
+            m = m.max(L::load(p.add(b * LANES)));
+        }
+        let m = m.highest();
+        for b in 0..BLOCKS {
+            exp(L::load(p.add(b * LANES)).sub(L::splat(m))).store(p.add(b * LANES));
         }
         fill_unseen(s, 0.0);
         let p = s.as_ptr();
-        let l = (0..BLOCKS).fold(L::splat(0.0), |l, b| l.add(L::load(p.add(b * LANES))));
+        let mut l = L::splat(0.0);
+        for b in 0..BLOCKS {
+            l = l.add(L::load(p.add(b * LANES)));
+        }
         (m, l.sum())
     }
 }

@@ -86,7 +86,7 @@ impl Linear {
             for (part, rows, first) in self.cut(columns.clone()) {
                 for group in input.groups(rows.clone()) {
                     let at = first + group.start - rows.start - columns.start;
-                    let product = Product { input, part, group };
+                    let product = Product::new(input, part, group);
                     if product.is_plain_row() {
                         let out = &mut block.row(0)[at..at + product.len()];
                         product.compute(exec, &mut scratch.gemm, out);
@@ -124,7 +124,7 @@ impl Linear {
             let columns = block.columns();
             let scratch = &mut *exec.scratch(worker);
             for group in input.groups(columns.clone()) {
-                let [gate, up] = [gate, up].map(|part| Product { input, part, group: group.clone() });
+                let [gate, up] = [gate, up].map(|part| Product::new(input, part, group.clone()));
                 let gates = scratch.products.grown(gate.buffer_len());
                 let ups = scratch.ups.grown(up.buffer_len());
                 gate.compute(exec, &mut scratch.gemm, gates);
@@ -216,9 +216,26 @@ struct Product<'a> {
     input: Input<'a>,
     part: &'a Matrix,
     group: Range<usize>,
+    /// f32 from one token's products to the next.
+    stride: usize,
+    /// f32 before a token's products: rows that share a panel with the first.
+    before: usize,
 }
 
-impl Product<'_> {
+impl<'a> Product<'a> {
+    fn new(input: Input<'a>, part: &'a Matrix, group: Range<usize>) -> Product<'a> {
+        let before = match part {
+            Matrix::Panels(panels) => panels.panels(group.clone()).1,
+            Matrix::Float(_) => 0,
+        };
+        let stride = match input {
+            Input::Few { .. } => group.len(),
+            Input::Codes { .. } => (before + group.len()).next_multiple_of(PANEL_ROWS),
+            Input::Many { .. } => GROUP_ROWS,
+        };
+        Product { input, part, group, stride, before }
+    }
+
     /// Number of rows.
     fn len(&self) -> usize {
         self.group.len()
@@ -229,32 +246,17 @@ impl Product<'_> {
         matches!(self.input, Input::Few { n: 1, .. })
     }
 
-    /// f32 from one token's products to the next.
-    fn stride(&self) -> usize {
-        match (self.input, self.part) {
-            (Input::Few { .. }, _) => self.len(),
-            (Input::Codes { .. }, Matrix::Panels(panels)) => {
-                (panels.panels(self.group.clone()).1 + self.len()).next_multiple_of(PANEL_ROWS)
-            }
-            _ => GROUP_ROWS,
-        }
-    }
-
     /// f32 that [`compute`](Self::compute) needs.
     fn buffer_len(&self) -> usize {
         match self.input {
-            Input::Few { n, .. } | Input::Codes { n, .. } => n * self.stride(),
-            Input::Many { n, .. } => n.next_multiple_of(TILE_TOKENS) * self.stride(),
+            Input::Few { n, .. } | Input::Codes { n, .. } => n * self.stride,
+            Input::Many { n, .. } => n.next_multiple_of(TILE_TOKENS) * self.stride,
         }
     }
 
     /// Where in the buffer the products of token `t` are.
     fn row(&self, t: usize) -> Range<usize> {
-        let before = match self.part {
-            Matrix::Panels(panels) => panels.panels(self.group.clone()).1,
-            Matrix::Float(_) => 0,
-        };
-        let start = t * self.stride() + before;
+        let start = t * self.stride + self.before;
         start..start + self.len()
     }
 
@@ -284,7 +286,7 @@ impl Product<'_> {
     fn compute_panels(&self, exec: &Exec<'_>, panels: &Panels, codes: &[CodeGroup], n: usize, out: &mut [f32]) {
         const NEAR_BYTES: usize = 256 * 1024;
         let (bytes, _) = panels.panels(self.group.clone());
-        let (groups, stride) = (codes.len() / n, self.stride());
+        let (groups, stride) = (codes.len() / n, self.stride);
         let together = (NEAR_BYTES / (groups * size_of::<CodeGroup>())).max(1).next_multiple_of(PANEL_TOKENS);
         for (codes, out) in codes.chunks(together * groups).zip(out.chunks_mut(together * stride)) {
             exec.kernels.panel_product(panels.quant(), bytes, codes, codes.len() / groups, out, stride);

@@ -151,7 +151,7 @@ private:
 /// Options by the keys RIE_OPT_* of rie.h; each function reads those that concern it and copies the values.
 class Options {
 public:
-    /// Called during a load with the bytes done, of how many; false cancels it. What it throws, the load throws.
+    /// Called during a load or a save with the bytes done, of how many; false cancels it. What it throws, the call throws.
     using Progress = std::function<bool(std::uint64_t done, std::uint64_t total)>;
 
     /// Throws std::bad_alloc if memory is exhausted.
@@ -174,7 +174,7 @@ public:
         return *this;
     }
 
-    /// Keeps `progress` for the loads with these options; it runs in the thread that loads.
+    /// Keeps `progress` for the loads and saves with these options; it runs in the thread that calls.
     Options &on_progress(Progress progress) {
         auto reporter = std::make_unique<Reporter>(Reporter{std::move(progress), nullptr});
         detail::call(rie_options_set_progress, get(), report, reporter.get());
@@ -191,7 +191,20 @@ private:
         std::exception_ptr thrown;
     };
 
-    /// No exception may pass through C: it waits here until the load has returned.
+    /// Makes a call with these options; what the progress function threw meanwhile is thrown instead of its error.
+    template <class Call>
+    auto hear(Call call) const {
+        try {
+            return call();
+        } catch (const Error &) {
+            if (reporter_ && reporter_->thrown) {
+                std::rethrow_exception(std::exchange(reporter_->thrown, nullptr));
+            }
+            throw;
+        }
+    }
+
+    /// No exception may pass through C: it waits here until the call has returned.
     static std::int32_t report(void *userdata, std::uint64_t done, std::uint64_t total) {
         auto *reporter = static_cast<Reporter *>(userdata);
         try {
@@ -215,15 +228,12 @@ inline std::string inspect(const std::string &path, const Options &options = {})
 class Model {
 public:
     /// Loads a directory or a .safetensors file. Throws RIE_ERR_CANCELLED if the progress function says so.
-    explicit Model(const std::string &path, const Options &options = {}) {
-        try {
-            handle_ = detail::make<rie_model>(rie_model_load, path.c_str(), options.get());
-        } catch (const Error &) {
-            if (options.reporter_ && options.reporter_->thrown) {
-                std::rethrow_exception(std::exchange(options.reporter_->thrown, nullptr));
-            }
-            throw;
-        }
+    explicit Model(const std::string &path, const Options &options = {})
+        : handle_(options.hear([&] { return detail::make<rie_model>(rie_model_load, path.c_str(), options.get()); })) {}
+
+    /// Saves it to the new directory `path` with the weights as they are in memory, quantized or not.
+    void save(const std::string &path, const Options &options = {}) const {
+        options.hear([&] { detail::call(rie_model_save, get(), path.c_str(), options.get()); });
     }
 
     /// A fact by its key RIE_INFO_*.

@@ -44,7 +44,7 @@ rustup target add aarch64-unknown-linux-gnu
 CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
     CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu" \
     CARGO_PROFILE_DEV_OPT_LEVEL=1 \
-    cargo test --quiet --target aarch64-unknown-linux-gnu --test kernels --test golden
+    cargo test --quiet --target aarch64-unknown-linux-gnu --test kernels --test panels --test golden
 
 step "C examples, gcc and clang"
 make --no-print-directory -C examples-c clean

@@ -3,9 +3,12 @@
 //     tour MODEL_DIRECTORY
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <iostream>
 #include <numeric>
 #include <thread>
+
+#include <unistd.h>
 
 #include "rie.hpp"
 
@@ -72,6 +75,14 @@ static void more(const std::string &path, rie::Session &session) {
     }
     options.on_progress([](auto, auto) { return false; });
     require(failure([&] { rie::Model(path, options); }) == "RIE_ERR_CANCELLED", "progress can cancel a load");
+
+    const auto saved = std::filesystem::temp_directory_path() / ("rie-tour-" + std::to_string(::getpid()));
+    const rie::Model quantized(path, rie::Options().set(RIE_OPT_WEIGHTS, RIE_WEIGHTS_INT4));
+    require(failure([&] { quantized.save(saved.string(), options); }) == "RIE_ERR_CANCELLED", "progress can cancel a save");
+    quantized.save(saved.string());
+    require(rie::Model(saved.string()).get_int(RIE_INFO_WEIGHTS) == RIE_WEIGHTS_INT4, "a saved model loads as it was");
+    require(failure([&] { quantized.save(saved.string()); }) == "RIE_ERR_IO", "a saved model is not overwritten");
+    std::filesystem::remove_all(saved);
 
     rie::Session moved = std::move(session);
     rie::Token token = 0;

@@ -22,7 +22,7 @@ pub fn packing_key(name: &str) -> String {
     format!("rie.{name}")
 }
 
-/// The value of that key, as [`Packing::parse`] reads it: "INT4 576 1536".
+/// The value of that key: "INT4 576 1536".
 pub fn packing_value(quant: Quant, rows: usize, inputs: usize) -> String {
     format!("{} {rows} {inputs}", quant.name())
 }

@@ -15,7 +15,7 @@
 //! | 4 | `ops/` | RoPE, attention, linear layers, experts, embedding, paged KV cache on plain slices |
 //! | 3 | `checkpoint/` | model directories, SafeTensors, `config.json`, `tokenizer_config.json` |
 //! | 2 | `kernels/`, `pool.rs` | one table of kernels per instruction set; the thread team |
-//! | 1 | `tensor/` | element types, strided views, aligned scratch memory |
+//! | 1 | `tensor/` | element types, quantized formats, strided views, aligned scratch memory |
 //! | 0 | `error.rs`, `panic.rs` | status codes and messages; panics caught |
 //!
 //! # Promises
@@ -24,11 +24,12 @@
 //!    boundary, nothing is printed, no environment variable is read.
 //! 2. The same bits everywhere: a result does not depend on the threads, on the other sessions, on how a prompt was cut into
 //!    chunks, or on the instruction set. [`kernels`] states the order of every sum.
-//! 3. Weights are mapped, not copied, and used as stored (F32, F16, BF16).
+//! 3. Weights are mapped, not copied, and used as stored (F32, F16, BF16, and INT8 and INT4 as this library saves them); or they
+//!    are quantized to INT8 or INT4 while they are loaded.
 //!
 //! Adding an architecture touches `model/family.rs`, and `checkpoint/defaults.rs` for what its config means where it is
-//! silent; an instruction set, one file in `kernels/` and one line in
-//! `kernels::supported()`.
+//! silent; a quantized format, `tensor/quant.rs` and a `Format` in `kernels/panels.rs`; an instruction set, one file in `kernels/`
+//! and one line in `kernels::supported()`.
 
 pub mod error;
 pub mod panic;

@@ -204,6 +204,9 @@ fn memory_is_weights_cache_and_64_mib_at_most() {
     for dtype in ["f32", "bf16"] {
         common::expect_success(common::Program::test("memory").command().arg(model(dtype)), "");
     }
+    for weights in ["int8", "int4"] {
+        common::expect_success(common::Program::test("memory").command().arg(model("f32")).arg(weights), "");
+    }
 }
 
 /// Writes the model with every BF16 tensor as F32.

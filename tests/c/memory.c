@@ -1,6 +1,7 @@
-/* The process's peak memory: the mapped weights, the KV cache and 64 MiB at most, after a prompt and some steps.
+/* The process's peak memory: the mapped weights, what they are quantized to, the KV cache and 64 MiB at most, after a prompt and
+ * some steps.
  *
- *     memory MODEL
+ *     memory MODEL [int8|int4]
  */
 #include "check.h"
 
@@ -30,14 +31,23 @@ static int64_t get(const void *handle, int32_t key, rie_error *error) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 2) {
-        puts("memory MODEL");
+    if (argc != 2 && argc != 3) {
+        puts("memory MODEL [int8|int4]");
         return 2;
     }
     rie_error *error = rie_error_new();
     rie_model *model = NULL;
     rie_session *session = NULL;
+    rie_options *options = rie_options_new();
+    int64_t mapped = 0;
     NEED(rie_model_load(argv[1], NULL, &model, error), error);
+    if (argc == 3) {
+        mapped = get(model, RIE_INFO_WEIGHT_BYTES, error);
+        const int32_t weights = strcmp(argv[2], "int4") == 0 ? RIE_WEIGHTS_INT4 : RIE_WEIGHTS_INT8;
+        NEED(rie_options_set_int(options, RIE_OPT_WEIGHTS, weights, error), error);
+        rie_free(model);
+        NEED(rie_model_load(argv[1], options, &model, error), error);
+    }
     NEED(rie_session_new(model, NULL, &session, error), error);
     enum { PROMPT = 600, STEPS = 20 };
     rie_token tokens[PROMPT];
@@ -50,14 +60,16 @@ int main(int argc, char **argv) {
         NEED(rie_decode_step(session, NULL, &token, error), error);
     }
     const int64_t weights = get(model, RIE_INFO_WEIGHT_BYTES, error), kv = get(session, RIE_INFO_KV_BYTES, error);
-    const int64_t besides = peak_memory() - weights - kv;
+    const int64_t besides = peak_memory() - mapped - weights - kv;
     if (besides > most_besides) {
-        printf("peak memory: %lld MiB besides %lld of weights and %lld of KV cache\n", (long long)besides >> 20,
-               (long long)weights >> 20, (long long)kv >> 20);
+        printf("peak memory: %lld MiB besides %lld of weights, %lld quantized, and %lld of KV cache\n",
+               (long long)besides >> 20, (long long)(mapped > 0 ? mapped : weights) >> 20,
+               (long long)(mapped > 0 ? weights : 0) >> 20, (long long)kv >> 20);
         failures++;
     }
     rie_free(session);
     rie_free(model);
+    rie_free(options);
     rie_free(error);
     return result();
 }

@@ -7,6 +7,8 @@ cd "$(dirname "$0")/.."
 # shellcheck source=tests/tools.sh
 . tests/tools.sh
 
+export CARGO_PROFILE_DEV_DEBUG=0 # nobody debugs here, and two dozen programs link sooner
+
 step "tools"
 need cc:gcc g++:g++ clang:clang make:make nm:binutils valgrind:valgrind python3:python3 npm:npm git:git
 python3 -c 'import ensurepip, venv' 2>/dev/null || install python3-venv

@@ -732,8 +732,8 @@ rie_status rie_model_load(const char *path,
  * bytes, described in the file's `__metadata__`; only this library reads them.
  *
  * Everything is written under a temporary name beside `path` and renamed at the end: there is never half a model at `path`,
- * whatever stops the program. Nothing may be at `path` but an empty directory. The progress function of `options` hears of the bytes written, and
- * can cancel.
+ * whatever stops the program. Nothing may be at `path` but an empty directory. The progress function of `options` hears of the
+ * bytes written, and can cancel.
  *
  * Threads: any; the progress function is called in this one. Errors: `RIE_ERR_IO`, `RIE_ERR_CANCELLED`; then nothing is left
  * behind. `options` NULL means the defaults; `model` and `path` must not be NULL; `err` may be.

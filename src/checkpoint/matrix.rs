@@ -38,9 +38,8 @@ pub(super) struct Packing {
 impl Packing {
     /// As `metadata` has it of the tensor `name`; `None` if it is not quantized.
     pub(super) fn of(name: &str, info: &TensorInfo, metadata: &BTreeMap<String, String>) -> Result<Option<Packing>> {
-        let Some(text) = metadata.get(&packing_key(name)).filter(|_| packing_key(name) != LAYOUT_KEY) else {
-            return Ok(None);
-        };
+        let key = packing_key(name);
+        let Some(text) = metadata.get(&key).filter(|_| key != LAYOUT_KEY) else { return Ok(None) };
         let fault = |what: String| err!(Format, "tensor {}: {what}", Shown(name));
         match metadata.get(LAYOUT_KEY).map(String::as_str) {
             Some(version) if version.parse() == Ok(LAYOUT_VERSION) => {}

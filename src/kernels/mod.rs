@@ -6,7 +6,8 @@
 //!
 //! # Numerics
 //! Every sum has one documented order (see the three files), and each lane operation is one IEEE 754 operation, so all
-//! tiers give the same bits. `tests/kernels.rs` compares each supported tier with the scalar one and with f64.
+//! tiers give the same bits. `tests/kernels.rs` and `tests/panels.rs` compare each supported tier with the scalar one and with
+//! the order spelled out.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -124,7 +125,8 @@ macro_rules! tier {
             gate: *const f32, up: *const f32, n: usize, out: *mut f32));
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, soft_cap(x: *mut f32, n: usize, cap: f32));
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, exp_minus(x: *mut f32, n: usize, m: f32));
-        $crate::kernels::tier!(@fn [$($feature),*] $L, float, widen<E: $crate::kernels::lanes::Element>(src: *const u8, n: usize, dst: *mut f32));
+        $crate::kernels::tier!(@fn [$($feature),*] $L, float, widen<E: $crate::kernels::lanes::Element>(
+            src: *const u8, n: usize, dst: *mut f32));
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, narrow_f16(src: *const f32, n: usize, dst: *mut u8));
         $crate::kernels::tier!(@fn [$($feature),*] $L, attention, attend<E: $crate::kernels::lanes::Element>(
             tile: $crate::kernels::attention::Tile, q: *const f32, rows: usize,

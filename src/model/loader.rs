@@ -8,6 +8,7 @@ use crate::tensor::quant::PANEL_ROWS;
 use crate::tensor::{AlignedBuffer, Quant};
 use crate::{bail, err};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -29,8 +30,8 @@ pub struct Loader<'a> {
     pool: &'a Pool,
     /// The format asked for.
     quant: Option<Quant>,
-    /// What was quantized so far: some matrices are asked for twice.
-    made: RefCell<Vec<Panels>>,
+    /// What was quantized so far, by name: some matrices are asked for twice.
+    made: RefCell<BTreeMap<String, Panels>>,
 }
 
 impl<'a> Loader<'a> {
@@ -41,9 +42,7 @@ impl<'a> Loader<'a> {
 
     /// All that was quantized, by name.
     pub fn made(self) -> Vec<Panels> {
-        let mut made = self.made.into_inner();
-        made.sort_by(|a, b| a.name().cmp(b.name()));
-        made
+        self.made.into_inner().into_values().collect()
     }
 
     /// As [`Checkpoint::contains`].
@@ -79,7 +78,7 @@ impl<'a> Loader<'a> {
 
     /// `tensor` in the format `quant`, straight from where it is mapped.
     fn quantized(&self, tensor: &Tensor, quant: Quant) -> Result<Panels> {
-        if let Some(made) = self.made.borrow().iter().find(|made| made.name() == tensor.name()) {
+        if let Some(made) = self.made.borrow().get(tensor.name()) {
             return Ok(made.clone());
         }
         let (rows, inputs) = (tensor.shape()[0], tensor.shape()[1]);
@@ -110,7 +109,7 @@ impl<'a> Loader<'a> {
             return Err(unfit(tensor, quant));
         }
         let panels = Panels::new(tensor, quant, bytes);
-        self.made.borrow_mut().push(panels.clone());
+        self.made.borrow_mut().insert(tensor.name().to_string(), panels.clone());
         Ok(panels)
     }
 }

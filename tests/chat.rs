@@ -160,6 +160,7 @@ fn hostile_templates_are_errors_soon() {
         )
     };
     let big = "{% set x = 'a' * 1000000 %}";
+    let huge = "{% set x = 'a' * 30000000 %}";
     let list = "{% set a = [1] * 1000000 %}";
     let macro_of =
         |parameters: &str, body: &str, then: &str| format!("{{% macro m({parameters}) %}}{body}{{% endmacro %}}{then}");
@@ -227,6 +228,20 @@ fn hostile_templates_are_errors_soon() {
         format!("{big}{{{{ x|replace('a', x) }}}}"),
         format!("{big}{{% for i in range(99999) %}}{{% if x == x ~ '' %}}{{% endif %}}{{% endfor %}}"),
         format!("{big}{{% for i in range(99999) %}}{{{{ x.find('b') + x.count('b') }}}}{{% endfor %}}"),
+        format!("{big}{{% for i in range(99999) %}}{{% if x[999999] %}}{{% endif %}}{{% endfor %}}"),
+        format!("{big}{{% for i in range(99999) if x[-1] == 'b' %}}{{% endfor %}}"),
+        format!("{big}{{% for i in range(99999) %}}{{% if x[-2::2] %}}{{% endif %}}{{% endfor %}}"),
+        format!("{huge}{{{{ u.u.u{} }}}}", " or x[:1:-1]".repeat(8_000)),
+        format!("{huge}{{{{ 1{} }}}}{{{{ u.u.u }}}}", " + x[-1]".repeat(23)).repeat(400),
+        format!("{huge}{}{{{{ u.u.u }}}}", "{% if x is upper or x is lower %}{% endif %}".repeat(2_500)),
+        format!("{huge}{{% set y = x ~ '' %}}{}{{{{ u.u.u }}}}", "{% if x is eq y %}{% endif %}".repeat(4_000)),
+        format!("{huge}{{% set y = x ~ '' %}}{}{{{{ u.u.u }}}}", "{% if y is endingwith x %}{% endif %}".repeat(3_000)),
+        format!("{list}{{% for i in range(99999) %}}{{% if a in 'x' %}}{{% endif %}}{{% endfor %}}"),
+        format!("{list}{{% for i in range(99999) if a in 'x' %}}{{% endfor %}}"),
+        format!("{list}{{{{ 1 if {} }}}}", "a in 'x' or ".repeat(2_000) + "a"),
+        format!("{list}{}{{{{ u.u.u }}}}", "{% if a in 'x' %}{% elif a in 'x' %}{% endif %}".repeat(2_000)),
+        format!("{{% set x = 'a' * 99 %}}{}{{{{ u.u.u }}}}", "{% set x = [x]*4|map(attribute='98') %}".repeat(2_000)),
+        format!("{big}{{% set x = [x] * 60 %}}{}{{{{ u.u.u }}}}", "{{ x|map(attribute='999999')|list }}".repeat(2_000)),
         "{% set x = 'a ' * 20000000 %}{{ x.split(' ')|length }}".to_owned(),
         "{% set x = 'a ' * 20000000 %}{{ x.split()|length }}".to_owned(),
         "{% set x = 'a\\n' * 20000000 %}{{ x.splitlines()|length }}".to_owned(),
@@ -275,6 +290,25 @@ fn guards_change_nothing() {
         ("{% macro m() %}<{{ caller() }}>{% endmacro %}{%- call m() %}!{% endcall %}", "<!>"),
         ("{% set x | upper | replace('A', 'b') -%} aa {%- endset %}{% set z %}w{% endset %}{{ x }}{{ z }}", "bbw"),
         ("{% set ns = namespace() %}{% set ns.y | trim %} q {% endset %}{{ ns.y }}", "q"),
+        (
+            "{% set x = 'abcdef' %}{{ x[1] }}{{ x[ -1 ] }}{{ x[:2] }}{{ x[4:] }}{{ x[::-1] }}{{ x[1:5:2] }}{{ x[ : ] }}",
+            "bfabeffedcbabdabcdef",
+        ),
+        (
+            "{% set x = {'a': [1, {'b': 2}]} %}{{ x['a'][1]['b'] }}{{ x['a' if true else 'b'][0] }}{{ x['a'][-1:] }}",
+            "21[{'b': 2}]",
+        ),
+        ("{% for i in range(9) if i is odd and not i == 3 %}{{ i }}{% else %}-{% endfor %}", "157"),
+        ("{% for i in [1, [2, 3]] if i recursive %}{{ loop(i) if i is sequence else i }}{% endfor %}", "123"),
+        (
+            "{%- if not 1 or 2 -%} a {%- elif 3 in [3] -%} b {%- endif -%}{% if 0 if 1 else 2 %}c{% elif u %}d{% endif %}",
+            "a",
+        ),
+        (
+            "{{ 'A' is upper }}{{ 'A' is lower }}{{ 'ab' is startingwith 'a' }}{{ 1 is eq 1 }}{{ [1] is sameas [1] }}{{ 2 is gt(3) }}",
+            "TrueFalseTrueTrueFalseFalse",
+        ),
+        ("{{ [1, 2, 3]|select('gt', 1)|list }}{{ ['a', 'B']|select('upper')|list }}", "[2, 3]['B']"),
         ("{%- with a = -1, b = [2] -%} {{ a }}{{ b }}{% endwith %}{%- with -%} !{%- endwith -%}", "-1[2]!"),
     ] {
         assert_eq!(rendered(template).as_deref(), Ok(text), "{template}");

@@ -6,14 +6,25 @@
 //! is compiled: every expression that makes a container or gives a value a name goes through the filter [`guard`],
 //! which measures the value and refuses a monster. `{% set a = [a, a] %}` becomes `{% set a = (([a, a]|_guard))|_guard %}`.
 //!
+//! Nor does fuel bound what walks over a value without making one: `x[999999]` of a text, `a in 'x'` of a list. So an index
+//! and a condition ask the filter `_tick` first, which, like the others, refuses to go on after [`MAX_TIME`]:
+//! `{% if true|_tick and (a in 'x') %}`.
+//!
 //! The same pass turns transformers' `{% generation %}` blocks into `{% with %}` blocks, which render their body as it is.
 
 use minijinja::value::ValueKind;
-use minijinja::{Error, ErrorKind, State, Value};
+use minijinja::{Environment, Error, ErrorKind, State, Value};
+use std::time::{Duration, Instant};
 
-/// The names of the two filters. A template that names them itself gains nothing.
-pub(super) const GUARD: &str = "_guard";
-pub(super) const GUARD_FIELD: &str = "_guard_field";
+/// The names of the three filters. A template that names them itself gains nothing.
+const GUARD: &str = "_guard";
+const GUARD_FIELD: &str = "_guard_field";
+const TICK: &str = "_tick";
+/// Before a condition, which gets a parenthesis behind it.
+const CONDITION: &str = " true|_tick and (";
+
+/// Longest rendering; what the fuel pays for takes a fifth of it.
+const MAX_TIME: Duration = Duration::from_secs(1);
 
 /// Deepest nesting of a value; the JSON of a request has at most 128 levels.
 const MAX_DEPTH: usize = 160;
@@ -22,16 +33,37 @@ const MAX_WEIGHT: u64 = 1 << 20;
 /// Most `+` in one expression; known templates have 11. A sum of lists is measured when it gets a name, not before, and
 /// minijinja copies the lists of a sum that is more than 32 deep, without fuel.
 const MAX_ADDED: usize = 24;
+/// Most `in` in one expression; known templates have 3. A list is written out to be found in a text, without fuel.
+const MAX_SOUGHT: usize = 16;
+
+/// Adds the filters to `env`. The time starts now.
+pub(super) fn install(env: &mut Environment<'_>) {
+    let start = Instant::now();
+    let tick = move || match start.elapsed() > MAX_TIME {
+        true => Err(refused("the template takes too long")),
+        false => Ok(()),
+    };
+    env.add_filter(TICK, move |value: Value| tick().map(|()| value));
+    env.add_filter(GUARD, move |state: &State<'_, '_>, value: Value| tick().and_then(|()| guard(state, value)));
+    env.add_filter(GUARD_FIELD, move |state: &State<'_, '_>, value: Value| {
+        tick().and_then(|()| guard_field(state, value))
+    });
+    env.set_formatter(move |out, state, value| {
+        tick()?;
+        charge(state, value)?;
+        minijinja::escape_formatter(out, state, value)
+    });
+}
 
 /// The filter for values that get a name.
-pub(super) fn guard(state: &State<'_, '_>, value: Value) -> Result<Value, Error> {
+fn guard(state: &State<'_, '_>, value: Value) -> Result<Value, Error> {
     charge(state, &value)?;
     Ok(value)
 }
 
 /// The filter for values that go into a namespace, the only thing that can be changed: a namespace in it could end up
 /// inside itself, and a lazy value in it could grow link by link.
-pub(super) fn guard_field(state: &State<'_, '_>, value: Value) -> Result<Value, Error> {
+fn guard_field(state: &State<'_, '_>, value: Value) -> Result<Value, Error> {
     if is_namespace(&value) {
         return Err(refused("a namespace cannot be stored in a namespace"));
     }
@@ -92,7 +124,7 @@ pub(super) fn refused(why: &'static str) -> Error {
 /// The source with its guards. Lines stay where they are. What is not well formed passes as it is: the compiler, which
 /// reads the result, has the better message.
 pub(super) fn rewrite(source: &str) -> Result<String, Error> {
-    let mut r = Rewriter { rest: source, out: String::with_capacity(source.len() * 2), most_added: 0 };
+    let mut r = Rewriter { rest: source, out: String::with_capacity(source.len() * 2), most_added: 0, most_sought: 0 };
     while let Some(at) = r.rest.find('{') {
         r.copy(at);
         match r.rest.as_bytes().get(1) {
@@ -109,6 +141,9 @@ pub(super) fn rewrite(source: &str) -> Result<String, Error> {
     if r.most_added > MAX_ADDED {
         return Err(refused("an expression adds up too many values"));
     }
+    if r.most_sought > MAX_SOUGHT {
+        return Err(refused("an expression asks for too many values whether they are in others"));
+    }
     Ok(r.out)
 }
 
@@ -117,6 +152,8 @@ struct Rewriter<'a> {
     out: String,
     /// Most `+` in one expression.
     most_added: usize,
+    /// Most `in` in one expression.
+    most_sought: usize,
 }
 
 /// An open bracket.
@@ -124,8 +161,8 @@ struct Rewriter<'a> {
 enum Open {
     /// Of a list, a mapping, a tuple or a group: guarded as a whole.
     Literal,
-    /// Behind a value: `a[…]`.
-    Index,
+    /// Behind a value: `a[…]`; its first part is guarded if it is still open.
+    Index(bool),
     /// Of arguments, each guarded; whether one is open.
     Arguments(bool),
 }
@@ -140,6 +177,10 @@ enum Tail {
     Filters(&'static str),
     /// Each value of `a = …, b = …`; what stands alone is a parameter's name.
     Named,
+    /// A condition as a whole.
+    Condition,
+    /// The condition of a loop, if it has one: `for a in b if …`.
+    Loop,
 }
 
 impl<'a> Rewriter<'a> {
@@ -222,7 +263,11 @@ impl<'a> Rewriter<'a> {
             "for" => {
                 self.copy(word.len());
                 self.targets();
-                self.expression("%}", Tail::None);
+                self.expression("%}", Tail::Loop);
+            }
+            "if" | "elif" => {
+                self.copy(word.len());
+                self.expression("%}", Tail::Condition);
             }
             "with" => {
                 self.copy(word.len());
@@ -248,11 +293,13 @@ impl<'a> Rewriter<'a> {
     fn expression(&mut self, end: &str, tail: Tail) {
         let mut stack: Vec<Open> = Vec::new();
         let mut after_value = false;
-        let mut added = 0;
+        let (mut added, mut sought) = (0, 0);
+        let mut in_condition = tail == Tail::Condition;
         match tail {
+            Tail::Condition => self.out.push_str(CONDITION),
             Tail::Whole(_) => self.out.push_str(" ("),
             Tail::Named => stack.push(self.begin_argument(end, true)),
-            Tail::Filters(_) | Tail::None => {}
+            Tail::Filters(_) | Tail::Loop | Tail::None => {}
         }
         let outermost = stack.len();
         while let Some(c) = self.rest.chars().next() {
@@ -273,7 +320,7 @@ impl<'a> Rewriter<'a> {
                         }
                         (true, '[') => {
                             self.copy(1);
-                            Open::Index
+                            self.begin_index()
                         }
                         _ => {
                             self.out.push('(');
@@ -285,6 +332,7 @@ impl<'a> Rewriter<'a> {
                     after_value = false;
                 }
                 ')' | ']' | '}' if stack.len() > outermost => {
+                    self.end_index(&mut stack);
                     match stack.pop() {
                         Some(Open::Literal) => {
                             self.copy(1);
@@ -313,9 +361,23 @@ impl<'a> Rewriter<'a> {
                     }
                     after_value = false;
                 }
+                ':' => {
+                    self.end_index(&mut stack);
+                    self.copy(1);
+                    after_value = false;
+                }
                 _ if c.is_alphanumeric() || c == '_' => {
                     let word = self.word();
+                    if tail == Tail::Loop && in_condition && word == "recursive" && stack.is_empty() {
+                        self.out.push_str(") ");
+                        in_condition = false;
+                    }
                     self.copy(word.len());
+                    sought += usize::from(word == "in");
+                    if tail == Tail::Loop && word == "if" && stack.is_empty() && !in_condition {
+                        self.out.push_str(CONDITION);
+                        in_condition = true;
+                    }
                     after_value = !matches!(word, "and" | "or" | "not" | "in" | "is" | "if" | "else" | "elif");
                 }
                 _ => {
@@ -326,6 +388,7 @@ impl<'a> Rewriter<'a> {
             }
         }
         self.most_added = self.most_added.max(added);
+        self.most_sought = self.most_sought.max(sought);
         match tail {
             Tail::Whole(filter) => {
                 self.out.push_str(")|");
@@ -338,9 +401,31 @@ impl<'a> Rewriter<'a> {
                 self.out.push(' ');
             }
             Tail::Named => stack.first().into_iter().for_each(|&open| self.end_argument(open)),
-            Tail::None => {}
+            Tail::Condition | Tail::Loop if in_condition => self.out.push_str(") "),
+            Tail::Condition | Tail::Loop | Tail::None => {}
         }
         self.copy_through(end);
+    }
+
+    /// Behind the `[` of an index: the parenthesis of its guard, with `none` for what a slice leaves out.
+    fn begin_index(&mut self) -> Open {
+        self.copy_spaces();
+        if self.rest.starts_with(':') {
+            self.out.push_str("none|_tick");
+        }
+        let guarded = !self.rest.starts_with([':', ']']);
+        if guarded {
+            self.out.push('(');
+        }
+        Open::Index(guarded)
+    }
+
+    /// At the end of an index, or of the first part of a slice.
+    fn end_index(&mut self, stack: &mut [Open]) {
+        if let Some(Open::Index(guarded @ true)) = stack.last_mut() {
+            self.out.push_str(")|_tick");
+            *guarded = false;
+        }
     }
 
     /// Before an argument, if there is one: its name, and the parenthesis of its guard.

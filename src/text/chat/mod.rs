@@ -170,8 +170,7 @@ fn run(template: &ChatTemplate, variables: Value, now: i64) -> Result<String> {
     let mut env = Environment::new();
     env.set_syntax(syntax);
     env.set_fuel(Some(FUEL));
-    env.add_filter(guard::GUARD, guard::guard);
-    env.add_filter(guard::GUARD_FIELD, guard::guard_field);
+    guard::install(&mut env);
     python::install(&mut env);
     env.remove_global("debug");
     env.add_function("raise_exception", |message: &Value| -> std::result::Result<(), _> {

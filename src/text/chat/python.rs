@@ -3,16 +3,13 @@
 use super::guard::{charge, refused};
 use super::{END, START};
 use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs, from_args};
-use minijinja::{Environment, Error, ErrorKind, State, Value};
+use minijinja::{Environment, Error, ErrorKind, State, Value, tests as builtin};
 use minijinja_contrib::pycompat::unknown_method_callback;
+use std::borrow::Cow;
 
 /// Adds all of it to `env`.
 pub(super) fn install(env: &mut Environment<'_>) {
     env.set_unknown_method_callback(method);
-    env.set_formatter(|out, state, value| {
-        charge(state, value)?;
-        minijinja::escape_formatter(out, state, value)
-    });
     env.add_filter("tojson", tojson);
     env.add_filter("string", |state: &State<'_, '_>, value: &Value| text(state, value));
     env.add_filter("join", |state: &State<'_, '_>, items: &Value, by: Option<String>, kwargs: Kwargs| {
@@ -24,14 +21,59 @@ pub(super) fn install(env: &mut Environment<'_>) {
     env.add_filter("trim", |state: &State<'_, '_>, value: &Value, chars: Option<String>| {
         text(state, value).map(|text| strip(&text, chars.as_deref(), true, true).to_owned())
     });
+    install_tests(env);
+}
+
+/// minijinja's tests, which compare and search without fuel, after paying for it; and what Python does otherwise.
+fn install_tests(env: &mut Environment<'_>) {
+    type Comparison = fn(&Value, &Value) -> bool;
+    type Search = fn(Cow<'_, str>, Cow<'_, str>) -> bool;
+    type Case = fn(&Value) -> bool;
+    let comparisons: [(&[&str], Comparison); 7] = [
+        (&["eq", "equalto", "=="], builtin::is_eq),
+        (&["ne", "!="], builtin::is_ne),
+        (&["lt", "lessthan", "<"], builtin::is_lt),
+        (&["le", "<="], builtin::is_le),
+        (&["gt", "greaterthan", ">"], builtin::is_gt),
+        (&["ge", ">="], builtin::is_ge),
+        (&["sameas"], builtin::is_sameas),
+    ];
+    for (names, test) in comparisons {
+        for &name in names {
+            env.add_test(name, move |state: &State<'_, '_>, value: &Value, other: &Value| {
+                pay_for(state, value)?;
+                Ok::<_, Error>(test(value, other))
+            });
+        }
+    }
+    let searches: [(&str, Search); 2] =
+        [("startingwith", builtin::is_startingwith), ("endingwith", builtin::is_endingwith)];
+    for (name, test) in searches {
+        env.add_test(name, move |state: &State<'_, '_>, value: &Value, other: &Value| {
+            Ok::<_, Error>(test(text(state, value)?.into(), text(state, other)?.into()))
+        });
+    }
+    let cases: [(&str, Case); 2] = [("lower", builtin::is_lower), ("upper", builtin::is_upper)];
+    for (name, test) in cases {
+        env.add_test(name, move |state: &State<'_, '_>, value: &Value| {
+            pay_for(state, value)?;
+            Ok::<_, Error>(test(value))
+        });
+    }
     // Strings and mappings have a length and items.
     env.add_test("sequence", |value: &Value| {
         matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map)
     });
 }
 
+/// Pays for a walk over the whole value.
+fn pay_for(state: &State<'_, '_>, value: &Value) -> Result<(), Error> {
+    state.consume_fuel(value.as_str().map_or(0, |text| text.len() as u64 / 64))?;
+    charge(state, value)
+}
+
 fn text(state: &State<'_, '_>, value: &Value) -> Result<String, Error> {
-    charge(state, value)?;
+    pay_for(state, value)?;
     Ok(value.to_string())
 }
 

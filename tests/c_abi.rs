@@ -54,6 +54,15 @@ fn roundtrip() {
     expect_ok(Program::test("roundtrip").command().arg(case("padded_vocab")).arg(case("base")));
 }
 
+/// Programs that were compiled before the library grew go on working. Those of tests/c that need what is newer are left out.
+#[test]
+fn programs_of_the_first_header() {
+    let roundtrip = Program::of_the_first_header("roundtrip");
+    expect_ok(roundtrip.command().arg(case("padded_vocab")).arg(case("base")));
+    expect_ok(Program::of_the_first_header("bad_handles").command().arg(case("padded_vocab")));
+    expect_ok(Program::of_the_first_header("bad_input").command().arg(case("padded_vocab")));
+}
+
 #[test]
 fn threads() {
     expect_ok(Program::test("threads").command().arg(case("base")));

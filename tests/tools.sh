@@ -1,7 +1,7 @@
 # For the scripts of the tests: headings, and Debian packages where a tool is missing.
 # shellcheck shell=bash
 
-step() { printf '\n== %s\n' "$*"; }
+step() { printf "\n== %s (%d s)\n" "$*" "$SECONDS"; }
 
 install() {
     local sudo=

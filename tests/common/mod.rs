@@ -45,6 +45,11 @@ impl Program {
     /// Compiles `sources` (paths inside the project). Panics, with the compiler's output, if that doesn't work, also
     /// when there is no compiler: a machine without one can't test a C ABI.
     pub fn build(name: &str, sources: &[&str]) -> Program {
+        Program::build_with("include", name, sources)
+    }
+
+    /// [`build`](Self::build) with the header of the directory `include`.
+    fn build_with(include: &str, name: &str, sources: &[&str]) -> Program {
         static BUILT: AtomicUsize = AtomicUsize::new(0);
         let nth = BUILT.fetch_add(1, Ordering::Relaxed); // tests that run at once may build the same program
         let dir = scratch(&format!("{}-{nth}-{name}", env!("CARGO_CRATE_NAME")));
@@ -54,7 +59,7 @@ impl Program {
         let mut cc = Command::new(&compiler);
         cc.args(["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1", "-g", "-D_POSIX_C_SOURCE=200809L"])
             .arg("-I")
-            .arg(root("include"))
+            .arg(root(include))
             .args(sources.iter().map(|s| root(s)))
             .arg("-o")
             .arg(&path)
@@ -70,6 +75,11 @@ impl Program {
     /// A program of tests/c.
     pub fn test(name: &str) -> Program {
         Program::build(name, &[&format!("tests/c/{name}.c")])
+    }
+
+    /// A program of tests/c as it was compiled against the first header that there was.
+    pub fn of_the_first_header(name: &str) -> Program {
+        Program::build_with("tests/abi/first", name, &[&format!("tests/c/{name}.c")])
     }
 
     /// A program of examples-c.

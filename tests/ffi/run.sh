@@ -52,6 +52,17 @@ tour "Go, race detector" "$work/run/go"
 mcs -warnaserror -out:"$work/run/tour.exe" "$here"/csharp/*.cs
 tour "C#, mono" mono "$work/run/tour.exe"
 
+# .NET's own runtime, and a grammar of Swift.
+[ -d "$work/venv" ] || python3 -m venv "$work/venv"
+"$work/venv/bin/pip" install --quiet --disable-pip-version-check -r "$here/requirements.txt"
+dotnet=$(echo "$work"/venv/lib/python3*/site-packages/dotnetcore2/bin/dotnet)
+cat >"$work/run/tour.runtimeconfig.json" <<'END'
+{"runtimeOptions": {"framework": {"name": "Microsoft.NETCore.App", "version": "3.1.0"},
+                    "configProperties": {"System.Globalization.Invariant": true}}}
+END
+chmod +x "$dotnet"
+tour "C#, .NET Core" "$dotnet" exec --runtimeconfig "$work/run/tour.runtimeconfig.json" "$work/run/tour.exe"
+
 PYTHONDONTWRITEBYTECODE=1 tour "Python" python3 "$here/python/tour.py"
 
 mkdir -p "$work/node"
@@ -65,7 +76,8 @@ if command -v swiftc >/dev/null; then
     swiftc "$here"/swift/*.swift -o "$work/run/swift" "${flags[@]}"
     tour "Swift" "$work/run/swift"
 else
-    echo "Swift: clang imports the module; the sources were not compiled, there is no swiftc"
+    "$work/venv/bin/python" "$here/swift/parse.py" "$here"/swift/*.swift
+    echo "Swift: clang imports the module, the sources parse; they were not compiled, there is no swiftc"
 fi
 
 mkdir "$work/run/readme" "$work/run/packaging"

@@ -188,17 +188,29 @@ fn an_activation_that_is_not_finite_is_not_lost() {
     }
 }
 
-/// The squared error of a group of INT4 with the scale `scale`.
-fn error_of_scale(w: &[f32], scale: f32) -> f64 {
+/// The squared error of a group with the scale `scale`.
+fn error_of_scale(quant: Quant, w: &[f32], scale: f32) -> f64 {
     let scale = f16::from_f32(scale).to_f32();
-    let code = |w: f32| if scale == 0.0 { 0.0 } else { (w / scale).round().clamp(-8.0, 7.0) };
+    let greatest = greatest_code(quant);
+    let code = |w: f32| if scale == 0.0 { 0.0 } else { (w / scale).round().clamp(-greatest, greatest - 1.0) };
     w.iter().map(|&w| f64::from(w - scale * code(w)).powi(2)).sum()
 }
 
+fn greatest_code(quant: Quant) -> f32 {
+    match quant {
+        Quant::Int8 => 128.0,
+        Quant::Int4 => 8.0,
+    }
+}
+
 /// The least squared error of a group by trying hundreds of scales.
-fn least_error(w: &[f32], most: f32) -> f64 {
-    let scales = (0..400).map(|i| most / (5.0 + 0.02 * i as f32));
-    scales.flat_map(|scale| [scale, -scale]).map(|scale| error_of_scale(w, scale)).fold(f64::INFINITY, f64::min)
+fn least_error(quant: Quant, w: &[f32], most: f32) -> f64 {
+    let scales = match quant {
+        Quant::Int8 => (0..400).map(|i| most / (125.0 + 0.02 * i as f32)).collect::<Vec<_>>(),
+        Quant::Int4 => (0..400).map(|i| most / (5.0 + 0.02 * i as f32)).collect(),
+    };
+    let errors = scales.into_iter().flat_map(|scale| [scale, -scale]).map(|scale| error_of_scale(quant, w, scale));
+    errors.fold(f64::INFINITY, f64::min)
 }
 
 #[test]
@@ -217,18 +229,18 @@ fn weights_are_as_close_as_the_format_allows() {
             for (w, back) in w.chunks_exact(k).zip(back.chunks_exact(k)) {
                 for (w, back) in w.chunks(GROUP).zip(back.chunks(GROUP)) {
                     let most = w.iter().fold(0.0f32, |most, w| most.max(w.abs()));
-                    if quant == Quant::Int8 {
-                        // Half a step, and what rounding the scale to 16 bits adds at the greatest magnitude.
-                        assert!(w.iter().zip(back).all(|(w, b)| (w - b).abs() <= most / 127.0 * 0.6 + 1e-6));
-                    }
                     error += w.iter().zip(back).map(|(w, b)| f64::from(w - b).powi(2)).sum::<f64>();
-                    least += least_error(w, most);
-                    by_maximum += error_of_scale(w, most / -8.0).min(error_of_scale(w, most / 8.0));
+                    least += least_error(quant, w, most);
+                    let scale = most / greatest_code(quant);
+                    by_maximum += error_of_scale(quant, w, scale).min(error_of_scale(quant, w, -scale));
                 }
             }
-            if quant == Quant::Int4 && rows * k > 1000 {
-                let errors = format!("{rows} × {k}: {error}, least {least}, by the maximum alone {by_maximum}");
-                assert!(error < 1.03 * least && error < by_maximum, "{errors}");
+            if rows * k > 1000 {
+                let errors =
+                    format!("{} {rows} × {k}: {error}, least {least}, by the maximum alone {by_maximum}", quant.name());
+                // Of INT8's hundreds of scales a lucky one rounds all weights well.
+                let within = if quant == Quant::Int8 { 1.06 } else { 1.03 };
+                assert!(error < within * least && error < by_maximum, "{errors}");
                 println!("{errors}");
             }
         }

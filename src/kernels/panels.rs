@@ -32,7 +32,7 @@ pub trait IntLanes: Lanes {
     unsafe fn int4_sums(acc: Self::Int, eight: i32) -> Self::Int;
     /// As f32; the sums of a group are far below 2²⁴.
     unsafe fn from_int(v: Self::Int) -> Self;
-    /// Eight integers in −127..=127 as i8.
+    /// Eight integers in −128..=127 as i8.
     unsafe fn store_i8(self, p: *mut i8);
 }
 
@@ -40,6 +40,10 @@ pub trait IntLanes: Lanes {
 pub trait Format {
     /// As a value.
     const QUANT: Quant;
+    /// The least and the greatest code.
+    const CODES: (f32, f32);
+    /// The codes that quantizing tries to give the greatest magnitude of a group, some beyond what there is.
+    const GREATEST: &'static [[f32; 4]];
     /// The sums of the codes' products of one group.
     ///
     /// # Safety
@@ -54,6 +58,8 @@ pub enum Int4 {}
 
 impl Format for Int8 {
     const QUANT: Quant = Quant::Int8;
+    const CODES: (f32, f32) = (-128.0, 127.0);
+    const GREATEST: &'static [[f32; 4]] = &[[-128.45, 128.45, -127.0, 127.45]];
     #[inline(always)]
     unsafe fn sums<L: IntLanes, const T: usize>(w: *const u8, x: [&CodeGroup; T]) -> [L::Int; T] {
         // SAFETY: eight times 32 bytes follow the scales, and each x[t] has 32 codes.
@@ -69,6 +75,8 @@ impl Format for Int8 {
 
 impl Format for Int4 {
     const QUANT: Quant = Quant::Int4;
+    const CODES: (f32, f32) = (-8.0, 7.0);
+    const GREATEST: &'static [[f32; 4]] = &[[-7.0, -7.6, -8.3, -9.0], [7.0, 7.6, 8.3, 9.0], [6.5, -9.8, -6.5, 9.8]];
     #[inline(always)]
     unsafe fn sums<L: IntLanes, const T: usize>(w: *const u8, x: [&CodeGroup; T]) -> [L::Int; T] {
         // SAFETY: four times 32 bytes follow the scales, and each x[t] has 32 codes.
@@ -273,11 +281,7 @@ pub unsafe fn quantize_panel<L: IntLanes, Q: Format>(x: *const f32, k: usize, pa
             let mut scales = [0.0f32; PANEL_ROWS];
             for (r, scale) in scales.iter_mut().enumerate() {
                 let (v, most, poison) = load_group::<L>(x.add(r * k + g * GROUP), count);
-                *scale = poison
-                    + match Q::QUANT {
-                        Quant::Int8 => most / 127.0,
-                        Quant::Int4 => int4_scale(&v, most),
-                    };
+                *scale = poison + best_scale::<L, Q>(&v, most);
             }
             let group = std::slice::from_raw_parts_mut(panel.add(g * bytes), bytes);
             L::load(scales.as_ptr()).store_f16(group.as_mut_ptr());
@@ -289,12 +293,7 @@ pub unsafe fn quantize_panel<L: IntLanes, Q: Format>(x: *const f32, k: usize, pa
                 let (v, ..) = load_group::<L>(x.add(r * k + g * GROUP), count);
                 let factor = if scales[r] == 0.0 { 0.0 } else { 1.0 / scales[r] };
                 for (b, v) in v.into_iter().enumerate() {
-                    let v = v.mul(L::splat(factor));
-                    let code = match Q::QUANT {
-                        Quant::Int8 => clamp(v.round(), 127.0),
-                        Quant::Int4 => int4_codes(v),
-                    };
-                    code.store_i8(codes.as_mut_ptr().add(b * LANES));
+                    nearest_codes::<L, Q>(v.mul(L::splat(factor))).store_i8(codes.as_mut_ptr().add(b * LANES));
                 }
             }
             Q::QUANT.place(&codes, group);
@@ -303,62 +302,59 @@ pub unsafe fn quantize_panel<L: IntLanes, Q: Format>(x: *const f32, k: usize, pa
     good
 }
 
-/// The scale of a group of INT4 with (nearly) the least squared error. For codes q the best scale is Σxq / Σq², and leaves
-/// Σx² − (Σxq)² / Σq²; the codes tried are those of a few scales, with either sign,
-/// around the one that just holds the greatest magnitude.
+/// The scale of a group with (nearly) the least squared error. For codes q the best scale is Σxq / Σq², and leaves
+/// Σx² − (Σxq)² / Σq²; the codes tried are those of a few scales, with either sign, around the one that just holds the greatest
+/// magnitude, and of a few around the best of them.
 ///
 /// # Safety
 /// As [`Lanes`].
 #[inline(always)]
-unsafe fn int4_scale<L: Lanes>(v: &[L; GROUP / LANES], most: f32) -> f32 {
-    /// The codes that the greatest magnitude is given, some beyond what there is.
-    const CODES: [f32; 8] = [6.25, 6.75, 7.25, 7.75, 8.25, 8.75, 9.25, 10.0];
+unsafe fn best_scale<L: Lanes, Q: Format>(v: &[L; GROUP / LANES], most: f32) -> f32 {
+    const AROUND: [f32; 4] = [0.97, 0.99, 1.01, 1.03];
+    let mut best = (0.0, 1.0);
+    if most > 0.0 {
+        for codes in Q::GREATEST {
+            // SAFETY: as this function.
+            unsafe { keep_best::<L, Q>(v, codes.map(|code| code / most), &mut best) };
+        }
+        let scale = best.0 / best.1;
+        // SAFETY: as this function.
+        unsafe { keep_best::<L, Q>(v, AROUND.map(|factor| factor / scale), &mut best) };
+    }
+    best.0 / best.1
+}
+
+/// Puts into `best` the Σxq and Σq² that explain most of the squares, of what is there and of the codes q = round(x · factor).
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+unsafe fn keep_best<L: Lanes, Q: Format>(v: &[L; GROUP / LANES], factors: [f32; 4], best: &mut (f32, f32)) {
     // SAFETY: as this function.
     unsafe {
-        let (mut best, mut scale) = (0.0, 0.0);
-        if most > 0.0 {
-            for code in CODES {
-                keep_better(&mut best, &mut scale, int4_fit(v, code / most));
-                keep_better(&mut best, &mut scale, int4_fit(v, -code / most));
+        let (mut xq, mut qq) = ([L::splat(0.0); 4], [L::splat(0.0); 4]);
+        for &v in v {
+            for i in 0..4 {
+                let q = nearest_codes::<L, Q>(v.mul(L::splat(factors[i])));
+                (xq[i], qq[i]) = (v.fma(q, xq[i]), q.fma(q, qq[i]));
             }
-            // Once more with the codes that fit the best scale.
-            let refined = int4_fit(v, 1.0 / scale);
-            keep_better(&mut best, &mut scale, refined);
         }
-        scale
+        let (xq, qq) = (L::sum4(xq), L::sum4(qq));
+        for i in 0..4 {
+            if xq[i] * xq[i] * best.1 > best.0 * best.0 * qq[i] {
+                *best = (xq[i], qq[i]);
+            }
+        }
     }
 }
 
-/// Keeps what explains most of the squares so far, and its scale.
-fn keep_better(best: &mut f32, scale: &mut f32, (xq, qq): (f32, f32)) {
-    if xq * xq > *best * qq {
-        (*best, *scale) = (xq * xq / qq, xq / qq);
-    }
-}
-
-/// Σxq and Σq² of the codes q = round(x · factor).
+/// The nearest codes of a format.
 ///
 /// # Safety
 /// As [`Lanes`].
 #[inline(always)]
-unsafe fn int4_fit<L: Lanes>(v: &[L; GROUP / LANES], factor: f32) -> (f32, f32) {
+unsafe fn nearest_codes<L: Lanes, Q: Format>(v: L) -> L {
+    let (least, greatest) = Q::CODES;
     // SAFETY: as this function.
-    unsafe {
-        let (mut xq, mut qq) = (L::splat(0.0), L::splat(0.0));
-        for v in v {
-            let q = int4_codes(v.mul(L::splat(factor)));
-            (xq, qq) = (v.fma(q, xq), q.fma(q, qq));
-        }
-        (xq.sum(), qq.sum())
-    }
-}
-
-/// The nearest codes of INT4.
-///
-/// # Safety
-/// As [`Lanes`].
-#[inline(always)]
-unsafe fn int4_codes<L: Lanes>(v: L) -> L {
-    // SAFETY: as this function.
-    unsafe { L::splat(7.0).min(L::splat(-8.0).max(v.round())) }
+    unsafe { L::splat(greatest).min(L::splat(least).max(v.round())) }
 }

@@ -7,7 +7,7 @@
 //!
 //! | | bytes of a group | code k of row r |
 //! |---|---|---|
-//! | INT8 | 16 + 256 | the i8 at 16 + 32·(k / 4) + 4·r + k mod 4, in −127..=127 |
+//! | INT8 | 16 + 256 | the i8 at 16 + 32·(k / 4) + 4·r + k mod 4 |
 //! | INT4 | 16 + 128 | half of the byte at 16 + 32·(k / 8) + 4·r + k mod 4, the lower one if k mod 8 < 4, less 8 |
 
 use super::DType;

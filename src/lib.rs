@@ -13,10 +13,10 @@
 //! | 6 | `session/` | a session's tokens and KV pages; a pass over many; batches, speculation, saved states |
 //! | 5 | `model/`, `text/`, `sampler.rs` | load, the forward pass, families as data; tokenizer, text stream and chat templates; sampling |
 //! | 4 | `ops/` | RoPE, attention, linear layers, experts, embedding, paged KV cache on plain slices |
-//! | 3 | `checkpoint/` | model directories, SafeTensors, `config.json`, `tokenizer_config.json` |
+//! | 3 | `checkpoint/` | model directories and files that the host names, SafeTensors, `config.json`, `tokenizer_config.json` |
 //! | 2 | `kernels/`, `pool.rs` | one table of kernels per instruction set; the thread team |
 //! | 1 | `tensor/` | element types, quantized formats, strided views, aligned scratch memory |
-//! | 0 | `error.rs`, `panic.rs` | status codes and messages; panics caught |
+//! | 0 | `error.rs`, `log.rs`, `panic.rs` | status codes and messages; the host's log; panics caught |
 //!
 //! # Promises
 //!
@@ -24,7 +24,7 @@
 //!    boundary, nothing is printed, no environment variable is read.
 //! 2. The same bits everywhere: a result does not depend on the threads, on the other sessions, on how a prompt was cut into
 //!    chunks, or on the instruction set. [`kernels`] states the order of every sum.
-//! 3. Weights are mapped, not copied, and used as stored (F32, F16, BF16, and INT8 and INT4 as this library saves them); or they
+//! 3. Weights are mapped (or read, or used in the host's memory), not copied, and used as stored (F32, F16, BF16, and INT8 and INT4 as this library saves them); or they
 //!    are quantized to INT8 or INT4 while they are loaded.
 //!
 //! Adding an architecture touches `model/family.rs`, and `checkpoint/defaults.rs` for what its config means where it is
@@ -32,6 +32,7 @@
 //! and one line in `kernels::supported()`.
 
 pub mod error;
+pub mod log;
 pub mod panic;
 
 pub mod tensor;

@@ -13,7 +13,7 @@ pub use host::cores;
 pub use team::Team;
 
 use crate::error::Result;
-use crate::{bail, err, panic::quietly};
+use crate::{bail, err, log, panic::quietly};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
@@ -93,6 +93,7 @@ impl Pool {
             let builder = std::thread::Builder::new().name(format!("rie-{index}")).stack_size(STACK_BYTES);
             let handle = builder.spawn(move || {
                 host::isolate_thread();
+                log::silence_thread();
                 if index == 0 { shared.lead() } else { shared.team.follow(index) }
             });
             // On failure the pool is dropped, which ends the threads that did start.

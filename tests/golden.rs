@@ -3,6 +3,7 @@
 
 #![allow(clippy::print_stdout, reason = "tests report what they measured")]
 
+use rie::checkpoint::SourcePaths;
 use rie::model::{LoadOptions, Model};
 use rie::session::{Session, SessionOptions};
 use rie::tensor::DType;
@@ -103,7 +104,8 @@ fn configs(dir: &Path) -> Vec<LoadOptions> {
     let v5 = dir.join("config_v5.json");
     let mut options = vec![LoadOptions::default()];
     if v5.exists() {
-        options.push(LoadOptions { config: Some(v5.to_str().unwrap().to_string()), ..Default::default() });
+        let paths = SourcePaths { config: Some(v5.to_str().unwrap().to_string()), ..Default::default() };
+        options.push(LoadOptions { paths, ..Default::default() });
     }
     options
 }
@@ -123,7 +125,7 @@ fn every_intermediate_tensor_equals_pytorch() {
             let piece = if case == AT_ONCE { PROMPT } else { 1 };
             let model = load(&dir, &options);
             let family = families.entry(model.config().model_type.clone()).or_default();
-            family.0 += usize::from(options.config.is_none());
+            family.0 += usize::from(options.paths.config.is_none());
             let seen = trace(&model, &golden.ids, piece);
             with_layers += usize::from(golden.tensors.keys().eq(seen.keys()));
             for (name, expected) in &golden.tensors {

@@ -5,8 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Every room (a directory or file of `src/`) with its layer, bottom to top.
-const LAYERS: [(&str, u8); 12] = [
+const LAYERS: [(&str, u8); 13] = [
     ("error", 0),
+    ("log", 0),
     ("panic", 0),
     ("tensor", 1),
     ("kernels", 2),

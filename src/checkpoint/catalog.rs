@@ -1,15 +1,15 @@
 //! Every tensor of a model's weight files, from their headers.
 
 use super::Source;
+use super::file::Opened;
 use super::header::{Header, Shown};
 use super::matrix::Packing;
-use super::source::{open_regular, weight_map};
+use super::source::weight_map;
 use crate::error::Result;
 use crate::{bail, err};
 use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
 use std::collections::HashMap;
-use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -47,9 +47,9 @@ impl Entry {
 /// A weight file.
 #[derive(Debug)]
 pub(super) struct WeightFile {
-    /// The path, as messages name it.
+    /// As messages name it.
     pub(super) name: String,
-    /// The last component of the path.
+    /// As the index names it.
     pub(super) file_name: String,
     /// Bytes.
     pub(super) length: u64,
@@ -66,16 +66,15 @@ pub(super) struct Catalog {
 
 impl Catalog {
     /// Reads and checks every header of `source`. Each file goes to `visit` while it is open.
-    pub(super) fn read(source: &Source, mut visit: impl FnMut(&File, &WeightFile) -> Result<()>) -> Result<Catalog> {
+    pub(super) fn read(source: &Source, mut visit: impl FnMut(Opened, &WeightFile) -> Result<()>) -> Result<Catalog> {
         let mut catalog = Catalog::default();
-        for path in &source.weights {
-            let name = path.display().to_string();
-            let mut file = open_regular(path, &name, "a SafeTensors file")?;
-            let length = file.metadata().map_err(|e| err!(Io, "{name}: cannot be examined: {e}"))?.len();
-            let header = Header::read(&mut file, length).map_err(|e| e.at(&name))?;
-            let file_name = path.file_name().unwrap_or_default().display().to_string();
+        for file in &source.weights {
+            let (name, file_name) = (file.name.clone(), file.file_name.clone());
+            let opened = file.open("a SafeTensors file")?;
+            let length = opened.length().map_err(|e| err!(Io, "{name}: cannot be examined: {e}"))?;
+            let header = Header::read(opened.reader(0), length).map_err(|e| e.at(&name))?;
             let weights = WeightFile { name, file_name, length };
-            visit(&file, &weights)?;
+            visit(opened, &weights)?;
             catalog.add(weights, header)?;
         }
         catalog.check_index(source)?;

@@ -2,27 +2,27 @@
 
 use super::catalog::Catalog;
 use super::json::parse_object;
-use super::{Config, Document, Rope, RopeScaling, Source, SourcePaths};
+use super::{Config, Document, Rope, RopeScaling, Source};
 use crate::err;
 use crate::error::{Error, Result, Status};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// Describes the model at `path` as JSON: architecture, parameters, bytes per dtype, and each tensor's name, dtype,
+/// Describes the model of `source` as JSON: architecture, parameters, bytes per dtype, and each tensor's name, dtype,
 /// shape and file. Reads headers only; no weight is mapped or read.
 ///
 /// A well-formed config that this library cannot run (an unknown architecture, a missing key) is described as it
 /// stands, and `config_error` says why it would not load.
-pub fn inspect(path: &str, paths: &SourcePaths) -> Result<String> {
-    let source = Source::open(path, paths)?;
+pub fn inspect(source: &Source) -> Result<String> {
     let mut report = Report {
         path: &source.name,
         has_tokenizer: source.tokenizer.is_some(),
         ..describe_config(&source.config, source.generation_config.as_ref())?
     };
-    report.add(&Catalog::read(&source, |_, _| Ok(()))?);
-    serde_json::to_string(&report).map_err(|e| err!(Internal, "{path}: the description cannot be written: {e}"))
+    report.add(&Catalog::read(source, |_, _| Ok(()))?);
+    serde_json::to_string(&report)
+        .map_err(|e| err!(Internal, "{}: the description cannot be written: {e}", source.name))
 }
 
 #[derive(Default, Serialize)]

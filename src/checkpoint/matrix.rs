@@ -2,8 +2,8 @@
 
 use super::catalog::Entry;
 use super::header::{Dims, Shown};
-use super::mapping::Mapping;
 use super::safetensors::Tensor;
+use super::storage::Storage;
 use crate::error::Result;
 use crate::tensor::quant::{LAYOUT_VERSION, PANEL_ROWS};
 use crate::tensor::{AlignedBuffer, Quant};
@@ -85,15 +85,15 @@ pub struct Panels {
 
 #[derive(Clone, Debug)]
 enum Bytes {
-    Mapped(Arc<Mapping>, Range<usize>),
-    Owned(Arc<AlignedBuffer<u8>>),
+    Stored(Arc<Storage>, Range<usize>),
+    Made(Arc<AlignedBuffer<u8>>),
 }
 
 impl Panels {
     /// A quantized matrix of a file.
-    pub(super) fn mapped(entry: &Entry, mapping: Arc<Mapping>) -> Panels {
+    pub(super) fn stored(entry: &Entry, storage: Arc<Storage>, extent: Range<usize>) -> Panels {
         let Packing { quant, shape: [rows, inputs] } = entry.packing.expect("the caller found one");
-        let bytes = Bytes::Mapped(mapping, entry.extent.clone());
+        let bytes = Bytes::Stored(storage, extent);
         Panels { name: entry.name.clone(), quant, inputs, rows: 0..rows, bytes }
     }
 
@@ -104,7 +104,7 @@ impl Panels {
     pub fn new(tensor: &Tensor, quant: Quant, bytes: AlignedBuffer<u8>) -> Panels {
         let (rows, inputs) = (tensor.shape()[0], tensor.shape()[1]);
         assert_eq!(quant.panel_bytes(inputs).map(|panel| panel * rows.div_ceil(PANEL_ROWS)), Some(bytes.len()));
-        Panels { name: tensor.name().into(), quant, inputs, rows: 0..rows, bytes: Bytes::Owned(Arc::new(bytes)) }
+        Panels { name: tensor.name().into(), quant, inputs, rows: 0..rows, bytes: Bytes::Made(Arc::new(bytes)) }
     }
 
     /// The name in the file.
@@ -120,8 +120,8 @@ impl Panels {
     /// The bytes of all panels.
     pub fn bytes(&self) -> &[u8] {
         match &self.bytes {
-            Bytes::Mapped(mapping, extent) => &mapping.bytes()[extent.clone()],
-            Bytes::Owned(bytes) => bytes,
+            Bytes::Stored(storage, extent) => &storage.bytes()[extent.clone()],
+            Bytes::Made(bytes) => bytes,
         }
     }
 

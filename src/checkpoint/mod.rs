@@ -6,25 +6,27 @@
 mod catalog;
 mod config;
 mod defaults;
+mod file;
 mod header;
 mod inspect;
 mod json;
 mod layers;
-#[expect(unsafe_code, reason = "maps weight files; mapping.rs argues why that is sound and where it is not")]
-mod mapping;
 mod matrix;
 mod rope;
 mod safetensors;
 mod source;
+#[expect(unsafe_code, reason = "maps weight files; storage.rs argues why that is sound and where it is not")]
+mod storage;
 mod tokenizer_config;
 
 pub use config::Config;
+pub use file::{Document, HostMemory, ModelFile};
 pub use inspect::inspect;
 pub use layers::{Experts, LayerConfig};
 pub use matrix::{LAYOUT_KEY, Matrix, Panels, packing_key, packing_value};
 pub use rope::{Rope, RopeScaling};
-pub use safetensors::{Checkpoint, Content, Tensor};
-pub use source::{Document, Source, SourcePaths};
+pub use safetensors::{Access, Checkpoint, Content, Tensor};
+pub use source::{FileSet, Source, SourcePaths};
 pub use tokenizer_config::{ChatTemplate, TokenizerConfig};
 
 #[cfg(test)]

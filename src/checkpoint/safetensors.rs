@@ -1,27 +1,29 @@
-//! SafeTensors files, mapped: tensors by their Hugging Face names.
+//! SafeTensors files, mapped or read: tensors by their Hugging Face names.
 
 use super::Source;
 use super::catalog::{Catalog, Entry};
+use super::file::Opened;
 use super::header::{Dims, Shown};
-use super::mapping::Mapping;
 use super::matrix::{Matrix, Panels};
+use super::storage::Storage;
 use crate::bail;
 use crate::error::Result;
 use crate::tensor::{DType, Quant, View};
 use safetensors::Dtype;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// A two- or one-dimensional tensor of a mapped file. Keeps the mapping alive; cloning is cheap.
+/// A two- or one-dimensional tensor of a file. Keeps its bytes alive; cloning is cheap.
 ///
-/// The file must not be truncated while this lives: reading a page that the file no longer has ends the process.
+/// A mapped file must not be truncated while this lives: reading a page that the file no longer has ends the process.
 #[derive(Clone, Debug)]
 pub struct Tensor {
     name: Arc<str>,
     dtype: DType,
     shape: Vec<usize>,
-    mapping: Arc<Mapping>,
-    /// Where the bytes lie in the file: within the mapping, and as long as the shape says.
+    storage: Arc<Storage>,
+    /// Where the bytes lie in the storage: within it, and as long as the shape says.
     extent: Range<usize>,
 }
 
@@ -43,7 +45,7 @@ impl Tensor {
 
     /// The bytes, row-major, little-endian, possibly unaligned.
     pub fn bytes(&self) -> &[u8] {
-        &self.mapping.bytes()[self.extent.clone()]
+        &self.storage.bytes()[self.extent.clone()]
     }
 
     /// A strided view of the whole tensor.
@@ -51,7 +53,7 @@ impl Tensor {
         View::contiguous(self.bytes(), self.dtype, &self.shape).expect("the header's check compared shape and extent")
     }
 
-    /// Rows `range` along the first dimension, sharing the mapping.
+    /// Rows `range` along the first dimension, sharing the bytes.
     ///
     /// # Panics
     /// If the range leaves the first dimension.
@@ -94,26 +96,106 @@ impl Content<'_> {
     }
 }
 
-/// All tensors of a model, mapped and not yet read.
+/// How the weights of files come into memory. Those that are in the host's memory are used there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    /// Files are mapped, and read by the system as they are needed.
+    #[default]
+    Map,
+    /// Each tensor is read when it is asked for; the files may change once the model is loaded.
+    Read,
+}
+
+/// The data of one weight file.
+#[derive(Debug)]
+enum Data {
+    /// All of it, where it is.
+    InPlace(Arc<Storage>),
+    /// Still to be read, tensor by tensor.
+    ToRead(Opened),
+    /// What the model has of it was read.
+    Read,
+}
+
+/// What was done with the tensors so far.
+#[derive(Debug, Default)]
+struct Requests {
+    /// Names that were asked for and found.
+    asked: BTreeSet<Arc<str>>,
+    /// Tensors that were read, by name, as long as somebody has them.
+    lent: BTreeMap<Arc<str>, Weak<Storage>>,
+}
+
+/// All tensors of a model.
 ///
-/// The files must not be truncated or overwritten while this, or a [`Tensor`] of it, lives; replacing a file by a
+/// Mapped files must not be truncated or overwritten while this, or a [`Tensor`] of it, lives; replacing a file by a
 /// rename, or deleting it, is harmless.
 #[derive(Debug)]
 pub struct Checkpoint {
     catalog: Catalog,
-    /// The contents of each file of the catalog.
-    mappings: Vec<Arc<Mapping>>,
+    /// For each file of the catalog.
+    files: Vec<Data>,
+    requests: Mutex<Requests>,
+    /// The tensors read that belong to the model, by name; complete once it is [`settled`](Self::settle).
+    pub(super) kept: BTreeMap<Arc<str>, Arc<Storage>>,
 }
 
 impl Checkpoint {
-    /// Maps every weight file of `source` and checks every header.
-    pub fn map(source: &Source) -> Result<Checkpoint> {
-        let mut mappings = Vec::with_capacity(source.weights.len());
+    /// Opens every weight file of `source` and checks every header.
+    pub fn open(source: &Source, access: Access) -> Result<Checkpoint> {
+        let mut files = Vec::with_capacity(source.weights.len());
         let catalog = Catalog::read(source, |file, weights| {
-            mappings.push(Arc::new(Mapping::of(file, weights.length, &weights.name)?));
+            files.push(match (access, &file) {
+                (Access::Read, Opened::Part(_)) => Data::ToRead(file),
+                _ => Data::InPlace(Arc::new(Storage::in_place(&file, weights.length, &weights.name)?)),
+            });
             Ok(())
         })?;
-        Ok(Checkpoint { catalog, mappings })
+        Ok(Checkpoint { catalog, files, requests: Mutex::default(), kept: BTreeMap::new() })
+    }
+
+    /// The bytes of a tensor: where they are, or read now if nobody has them.
+    fn storage(&self, entry: &Entry) -> Result<(Arc<Storage>, Range<usize>)> {
+        let mut requests = self.requests();
+        requests.asked.insert(entry.name.clone());
+        let file = match &self.files[entry.file] {
+            Data::InPlace(storage) => return Ok((storage.clone(), entry.extent.clone())),
+            Data::ToRead(file) => file,
+            Data::Read => bail!(Internal, "{}: asked for after the load", entry.name),
+        };
+        let whole = 0..entry.extent.len();
+        if let Some(lent) = requests.lent.get(&entry.name).and_then(Weak::upgrade) {
+            return Ok((lent, whole));
+        }
+        let name = || format!("{} in {}", Shown(&entry.name), self.catalog.files[entry.file].name);
+        let storage = Arc::new(Storage::read(file, entry.extent.clone(), name)?);
+        requests.lent.insert(entry.name.clone(), Arc::downgrade(&storage));
+        Ok((storage, whole))
+    }
+
+    fn requests(&self) -> MutexGuard<'_, Requests> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the load: what belongs to the model and is still to be read is read, except the tensors that `instead` replaces,
+    /// and the files are closed. Nothing can be asked for afterwards.
+    pub fn settle(&mut self, instead: &[Panels]) -> Result<()> {
+        let to_read =
+            |entry: &&Entry| matches!(self.files[entry.file], Data::ToRead(_)) && replacement(instead, entry).is_none();
+        let mut kept = BTreeMap::new();
+        for entry in self.catalog.entries.iter().filter(to_read) {
+            kept.insert(entry.name.clone(), self.storage(entry)?.0);
+        }
+        self.kept = kept;
+        self.files.iter_mut().filter(|data| matches!(data, Data::ToRead(_))).for_each(|data| *data = Data::Read);
+        Ok(())
+    }
+
+    /// Names of the tensors that nobody has asked for.
+    pub fn unused(&self) -> Vec<&str> {
+        let requests = self.requests();
+        let names = self.catalog.entries.iter().map(|entry| &entry.name);
+        names.filter(|name| !requests.asked.contains(*name)).map(|name| &**name).collect()
     }
 
     /// The tensor `name` with exactly `shape`, found with or without the `model.` prefix. A missing tensor, another
@@ -137,8 +219,8 @@ impl Checkpoint {
         if shape.contains(&0) {
             bail!(Tensor, "{}: expected elements, found none (shape {})", place(), Dims(shape));
         }
-        let (mapping, extent) = (self.mappings[entry.file].clone(), entry.extent.clone());
-        Ok(Tensor { name: entry.name.clone(), dtype, shape: shape.to_vec(), mapping, extent })
+        let (storage, extent) = self.storage(entry)?;
+        Ok(Tensor { name: entry.name.clone(), dtype, shape: shape.to_vec(), storage, extent })
     }
 
     /// As [`tensor`](Self::tensor), the matrix `name`, `[rows][inputs]`, which may also be quantized.
@@ -151,7 +233,8 @@ impl Checkpoint {
             let (expected, found) = (Dims(&shape), Dims(entry.dims()));
             bail!(Tensor, "{} in {file}: expected shape {expected}, found {found}", Shown(&entry.name));
         }
-        Ok(Matrix::Panels(Panels::mapped(entry, self.mappings[entry.file].clone())))
+        let (storage, extent) = self.storage(entry)?;
+        Ok(Matrix::Panels(Panels::stored(entry, storage, extent)))
     }
 
     /// Whether [`tensor`](Self::tensor) would find the name.
@@ -161,31 +244,44 @@ impl Checkpoint {
 
     /// Number of elements of all tensors, and their bytes. `instead` as for [`contents`](Self::contents).
     pub fn totals(&self, instead: &[Panels]) -> (u64, u64) {
+        let bytes = |e: &Entry| replacement(instead, e).map_or(e.extent.len(), |panels| panels.bytes().len());
         // The sums are bounded by the bits of the files.
-        let add = |(elements, bytes), c: &Content<'_>| (elements + c.elements() as u64, bytes + c.bytes.len() as u64);
-        self.contents(instead).iter().fold((0, 0), add)
+        let add = |(elements, sum), e: &Entry| (elements + e.elements() as u64, sum + bytes(e) as u64);
+        self.catalog.entries.iter().fold((0, 0), add)
     }
 
     /// All tensors in the order of their names. Those of `instead`, in the same order, take the place of the ones in the files.
+    /// Tensors that are read have their bytes once the load is [`settled`](Self::settle).
     pub fn contents<'a>(&'a self, instead: &'a [Panels]) -> Vec<Content<'a>> {
         let mut entries: Vec<_> = self.catalog.entries.iter().collect();
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         let content = |e: &'a Entry| {
-            let panels = instead.binary_search_by(|panels| panels.name().cmp(&e.name)).ok().map(|i| &instead[i]);
+            let panels = replacement(instead, e);
             Content {
                 name: &e.name,
                 dtype: e.dtype,
                 shape: e.dims(),
                 quant: panels.map(Panels::quant).or(e.packing.map(|packing| packing.quant)),
-                bytes: panels.map_or_else(|| &self.mappings[e.file].bytes()[e.extent.clone()], Panels::bytes),
+                bytes: panels.map_or_else(|| self.bytes(e), Panels::bytes),
             }
         };
         entries.into_iter().map(content).collect()
     }
 
-    /// Asks the kernel to read the mapped weights ahead.
+    fn bytes(&self, entry: &Entry) -> &[u8] {
+        match &self.files[entry.file] {
+            Data::InPlace(storage) => &storage.bytes()[entry.extent.clone()],
+            _ => self.kept.get(&entry.name).map_or(&[], |storage| storage.bytes()),
+        }
+    }
+
+    /// Asks the kernel to read mapped weights ahead.
     pub fn will_need(&self) {
-        self.mappings.iter().for_each(|mapping| mapping.will_need());
+        for file in &self.files {
+            if let Data::InPlace(storage) = file {
+                storage.will_need();
+            }
+        }
     }
 
     fn find(&self, name: &str) -> Option<&Entry> {
@@ -208,4 +304,9 @@ impl Checkpoint {
             }
         }
     }
+}
+
+/// What takes the place of a tensor; `instead` is in the order of names.
+fn replacement<'a>(instead: &'a [Panels], entry: &Entry) -> Option<&'a Panels> {
+    instead.binary_search_by(|panels| panels.name().cmp(&entry.name)).ok().map(|i| &instead[i])
 }

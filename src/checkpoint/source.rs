@@ -1,12 +1,13 @@
-//! Where a model's files are: a directory, or one `.safetensors` file with its companions.
+//! Where a model's files are: a directory, one `.safetensors` file with its companions, or what the host has named.
 
 use super::TokenizerConfig;
+use super::file::{Document, ModelFile, exists};
 use super::header::Shown;
 use crate::error::Result;
 use crate::{bail, err};
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{ErrorKind, Read};
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 const MIB: u64 = 1 << 20;
@@ -20,77 +21,6 @@ const WEIGHTS: &str = "model.safetensors";
 const BESIDE_TOKENIZER: [&str; 3] = ["tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"];
 const INDEX: &str = "model.safetensors.index.json";
 
-/// A small file read whole, with the name that messages use.
-#[derive(Clone, Debug)]
-pub struct Document {
-    /// The path as given to the library.
-    pub name: String,
-    /// The contents.
-    pub bytes: Vec<u8>,
-}
-
-impl Document {
-    /// Reads the file at `path`, at most `limit` bytes of it.
-    fn read(path: &Path, what: &str, limit: u64) -> Result<Document> {
-        let name = path.display().to_string();
-        let mut file = open_regular(path, &name, what)?;
-        let length = file.metadata().map_err(|e| err!(Io, "{name}: cannot be examined: {e}"))?.len();
-        let too_long = || err!(Format, "{name}: expected {what} of at most {limit} bytes, found more");
-        if length > limit {
-            return Err(too_long());
-        }
-        let mut bytes = Vec::new();
-        bytes.try_reserve(length as usize + 1)?;
-        // The length may have changed since, or be 0 for a file of /proc.
-        (&mut file).take(limit + 1).read_to_end(&mut bytes).map_err(|e| err!(Io, "{name}: cannot be read: {e}"))?;
-        if bytes.len() as u64 > limit {
-            return Err(too_long());
-        }
-        Ok(Document { name, bytes })
-    }
-
-    /// The contents as text.
-    pub(super) fn text(&self) -> Result<&str> {
-        std::str::from_utf8(&self.bytes).map_err(|e| {
-            err!(Format, "{}: expected UTF-8, found something else at byte {}", self.name, e.valid_up_to())
-        })
-    }
-
-    /// Like [`read`](Self::read), but a file that is not there is `None`.
-    fn read_if_present(path: &Path, what: &str, limit: u64) -> Result<Option<Document>> {
-        match exists(path)? {
-            true => Document::read(path, what, limit).map(Some),
-            false => Ok(None),
-        }
-    }
-}
-
-/// Opens `path` for reading if it is a regular file: opening a pipe could block for ever.
-pub(super) fn open_regular(path: &Path, name: &str, what: &str) -> Result<File> {
-    let found = match fs::metadata(path) {
-        Ok(found) => found,
-        Err(e) if e.kind() == ErrorKind::NotFound => bail!(Io, "{name}: expected {what}, found no such file"),
-        Err(e) => bail!(Io, "{name}: expected {what}: {e}"),
-    };
-    if found.is_dir() {
-        bail!(Io, "{name}: expected {what}, found a directory");
-    }
-    if !found.is_file() {
-        bail!(Io, "{name}: expected {what}, found something that is not a regular file");
-    }
-    File::open(path).map_err(|e| err!(Io, "{name}: cannot be opened: {e}"))
-}
-
-/// Whether there is something at `path`; what hides it (a permission, a dangling link) is an error.
-fn exists(path: &Path) -> Result<bool> {
-    match fs::metadata(path) {
-        Ok(_) => Ok(true),
-        Err(e) if e.kind() == ErrorKind::NotFound && fs::symlink_metadata(path).is_err() => Ok(false),
-        Err(e) if e.kind() == ErrorKind::NotFound => bail!(Io, "{}: is a link to no file", path.display()),
-        Err(e) => bail!(Io, "{}: cannot be examined: {e}", path.display()),
-    }
-}
-
 /// Paths that replace the ones beside the weights.
 #[derive(Clone, Debug, Default)]
 pub struct SourcePaths {
@@ -98,6 +28,71 @@ pub struct SourcePaths {
     pub config: Option<String>,
     /// `tokenizer.json`.
     pub tokenizer: Option<String>,
+}
+
+/// The files that a host has named one by one, instead of a directory.
+#[derive(Clone, Debug, Default)]
+pub struct FileSet(BTreeMap<String, ModelFile>);
+
+impl FileSet {
+    /// What messages call it.
+    const NAME: &str = "source";
+
+    /// Adds a file. On failure nothing has changed.
+    pub fn add(&mut self, file: ModelFile) -> Result<()> {
+        let name = &file.file_name[..];
+        if !is_plain(name) {
+            let name = Shown(name);
+            bail!(InvalidArgument, "name: expected a file's name, such as config.json, found \"{name}\"");
+        }
+        if self.0.contains_key(name) {
+            bail!(InvalidArgument, "name: the source has a {} already", Shown(name));
+        }
+        self.0.insert(name.to_owned(), file);
+        Ok(())
+    }
+}
+
+/// Where files are found by their names.
+enum Folder {
+    Directory(PathBuf),
+    Set(FileSet),
+}
+
+impl Folder {
+    /// The file `name`, if there is one.
+    fn find(&self, name: &str) -> Result<Option<ModelFile>> {
+        match self {
+            Folder::Directory(directory) => {
+                let path = directory.join(name);
+                Ok(exists(&path)?.then(|| ModelFile::at(path)))
+            }
+            Folder::Set(set) => Ok(set.0.get(name).cloned()),
+        }
+    }
+
+    /// The file `name`, which must be there; `what` it should be. A directory's is looked for when it is opened.
+    fn get(&self, name: &str, what: &str) -> Result<ModelFile> {
+        match self {
+            Folder::Directory(directory) => Ok(ModelFile::at(directory.join(name))),
+            Folder::Set(set) => {
+                set.0.get(name).cloned().ok_or_else(|| err!(Io, "{name}: expected {what}, found no such file"))
+            }
+        }
+    }
+
+    /// Reads the file `name`, if there is one.
+    fn read(&self, name: &str, what: &str, limit: u64) -> Result<Option<Document>> {
+        self.find(name)?.map(|file| file.read(what, limit)).transpose()
+    }
+
+    /// What messages call it.
+    fn name(&self) -> String {
+        match self {
+            Folder::Directory(directory) => directory.display().to_string(),
+            Folder::Set(_) => FileSet::NAME.to_owned(),
+        }
+    }
 }
 
 /// The files of one model.
@@ -116,9 +111,9 @@ pub struct Source {
     /// `model.safetensors.index.json`, if the weights are sharded.
     pub index: Option<Document>,
     /// The weight files: one, or each shard that the index names.
-    pub weights: Vec<PathBuf>,
-    /// The files there are besides weights and index: their names in a model directory, and where they are.
-    pub companions: Vec<(&'static str, PathBuf)>,
+    pub weights: Vec<ModelFile>,
+    /// The files there are besides weights and index, by their names in a model directory.
+    pub companions: Vec<ModelFile>,
 }
 
 impl Source {
@@ -135,72 +130,93 @@ impl Source {
             }
             Err(e) => bail!(Io, "{path}: expected a model directory or a .safetensors file: {e}"),
         };
-        let (directory, index, weights) = if found.is_dir() {
-            let (index, weights) = weights_in(given)?;
-            (given, index, weights)
+        let (folder, index, weights) = if found.is_dir() {
+            let folder = Folder::Directory(given.to_path_buf());
+            let (index, weights) = weights_in(&folder)?;
+            (folder, index, weights)
         } else if given.extension().is_some_and(|e| e.eq_ignore_ascii_case("safetensors")) {
-            (given.parent().unwrap_or(Path::new("")), None, vec![given.to_path_buf()])
+            let directory = given.parent().unwrap_or(Path::new("")).to_path_buf();
+            (Folder::Directory(directory), None, vec![ModelFile::at(given.to_path_buf())])
         } else {
             bail!(Format, "{path}: expected a model directory or a .safetensors file, found another kind of file");
         };
+        Source::read(path, &folder, (index, weights), paths)
+    }
 
-        let beside = |explicit: &Option<String>, file: &str| match explicit {
-            Some(explicit) => PathBuf::from(explicit),
-            None => directory.join(file),
+    /// The same for the files of `set`, as if they lay in a directory.
+    pub fn of(set: &FileSet, paths: &SourcePaths) -> Result<Source> {
+        let folder = Folder::Set(set.clone());
+        let weights = weights_in(&folder)?;
+        Source::read(FileSet::NAME, &folder, weights, paths)
+    }
+
+    /// Reads the small files of `folder`.
+    fn read(
+        name: &str,
+        folder: &Folder,
+        (index, weights): (Option<Document>, Vec<ModelFile>),
+        paths: &SourcePaths,
+    ) -> Result<Source> {
+        const CONFIG: &str = "the model's config.json";
+        let elsewhere = |path: &Option<String>, name| path.as_ref().map(|path| ModelFile::at(path.into()).called(name));
+        let config_file = match elsewhere(&paths.config, "config.json") {
+            Some(file) => file,
+            None => folder.get("config.json", CONFIG)?,
         };
-        let config_path = beside(&paths.config, "config.json");
-        let config = Document::read(&config_path, "the model's config.json", MAX_CONFIG)?;
-        let generation = directory.join("generation_config.json");
-        let generation_config = Document::read_if_present(&generation, "generation_config.json", MAX_CONFIG)?;
-        let tokenizer_path = beside(&paths.tokenizer, "tokenizer.json");
-        let tokenizer = match paths.tokenizer {
-            Some(_) => Some(Document::read(&tokenizer_path, "the model's tokenizer.json", MAX_TOKENIZER)?),
-            None => Document::read_if_present(&tokenizer_path, "tokenizer.json", MAX_TOKENIZER)?,
+        let config = config_file.read(CONFIG, MAX_CONFIG)?;
+        let mut companions = vec![config_file];
+        let mut read = |file: Option<ModelFile>, what: &str, limit| -> Result<Option<Document>> {
+            let Some(file) = file else { return Ok(None) };
+            let document = file.read(what, limit)?;
+            companions.push(file);
+            Ok(Some(document))
         };
-        let tokenizer_directory = tokenizer_path.parent().unwrap_or(Path::new("")).to_path_buf();
-        let tokenizer_config = read_tokenizer_config(&tokenizer_directory)?;
-        let mut companions = vec![
-            ("config.json", config_path),
-            ("generation_config.json", generation),
-            ("tokenizer.json", tokenizer_path),
-        ];
-        companions.extend(BESIDE_TOKENIZER.map(|file| (file, tokenizer_directory.join(file))));
-        companions.retain(|(_, path)| path.is_file());
-        let name = path.to_owned();
+        let generation_config = read(folder.find("generation_config.json")?, "generation_config.json", MAX_CONFIG)?;
+        let tokenizer = match elsewhere(&paths.tokenizer, "tokenizer.json") {
+            Some(file) => read(Some(file), "the model's tokenizer.json", MAX_TOKENIZER)?,
+            None => read(folder.find("tokenizer.json")?, "tokenizer.json", MAX_TOKENIZER)?,
+        };
+        let directory = |path: &String| Folder::Directory(Path::new(path).parent().unwrap_or(Path::new("")).into());
+        let elsewhere = paths.tokenizer.as_ref().map(directory);
+        let beside_tokenizer = elsewhere.as_ref().unwrap_or(folder);
+        let mut beside = |name: &str| read(beside_tokenizer.find(name)?, name, MAX_CONFIG);
+        let [config_name, special_tokens_map, template] = BESIDE_TOKENIZER;
+        let tokenizer_config = TokenizerConfig::parse(
+            &beside_tokenizer.name(),
+            beside(config_name)?.as_ref(),
+            beside(special_tokens_map)?.as_ref(),
+            beside(template)?.as_ref(),
+        )?;
+        let name = name.to_owned();
         Ok(Source { name, config, generation_config, tokenizer, tokenizer_config, index, weights, companions })
     }
 }
 
-/// What goes with the tokenizer of a directory.
-fn read_tokenizer_config(directory: &Path) -> Result<TokenizerConfig> {
-    let read = |file: &str| Document::read_if_present(&directory.join(file), file, MAX_CONFIG);
-    let [config, special_tokens_map, template] = BESIDE_TOKENIZER;
-    let (config, special_tokens_map, template) = (read(config)?, read(special_tokens_map)?, read(template)?);
-    let place = directory.display().to_string();
-    TokenizerConfig::parse(&place, config.as_ref(), special_tokens_map.as_ref(), template.as_ref())
-}
-
-/// The weight files of a directory, and the index if they are shards.
-fn weights_in(directory: &Path) -> Result<(Option<Document>, Vec<PathBuf>)> {
-    let single = directory.join(WEIGHTS);
-    if exists(&single)? {
+/// The weight files of a folder, and the index if they are shards.
+fn weights_in(folder: &Folder) -> Result<(Option<Document>, Vec<ModelFile>)> {
+    if let Some(single) = folder.find(WEIGHTS)? {
         return Ok((None, vec![single]));
     }
-    if let Some(index) = Document::read_if_present(&directory.join(INDEX), "an index of shards", MAX_INDEX)? {
+    if let Some(index) = folder.read(INDEX, "an index of shards", MAX_INDEX)? {
         let mut shards: Vec<String> = weight_map(&index)?.into_values().collect();
         shards.sort_unstable();
         shards.dedup();
-        let shards: Vec<PathBuf> = shards.iter().map(|shard| directory.join(shard)).collect();
+        let shards = shards.iter().map(|shard| folder.get(shard, "a shard of the weights")).collect::<Result<_>>()?;
         return Ok((Some(index), shards));
     }
     let instead =
         ["pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.safetensors", "adapter_config.json"]
             .into_iter()
-            .find(|file| directory.join(file).exists())
+            .find(|file| folder.find(file).is_ok_and(|found| found.is_some()))
             .map_or(String::from("neither"), |file| {
                 format!("neither (there is a {file}, which this library does not read)")
             });
-    bail!(Io, "{}: expected {WEIGHTS} or {INDEX} in the directory, found {instead}", directory.display())
+    bail!(Io, "{}: expected {WEIGHTS} or {INDEX} in it, found {instead}", folder.name())
+}
+
+/// Whether `name` can be that of a file in a directory, and cannot lead out of it.
+fn is_plain(name: &str) -> bool {
+    !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\\', ':', '\0'])
 }
 
 /// Which shard each tensor is in, by an index. Shards are plain names: an index cannot reach outside its directory.
@@ -216,8 +232,7 @@ pub(super) fn weight_map(index: &Document) -> Result<BTreeMap<String, String>> {
         bail!(Format, "{name}: weight_map: expected tensors, found none");
     }
     for (tensor, shard) in &weight_map {
-        let plain = !shard.is_empty() && shard != "." && shard != ".." && !shard.contains(['/', '\\', ':', '\0']);
-        if !plain {
+        if !is_plain(shard) {
             let (tensor, shard) = (Shown(tensor), Shown(shard));
             bail!(
                 Format,

@@ -4,7 +4,8 @@ use super::constants::{RIE_ERR_HANDLE, RIE_ERR_INTERNAL, RIE_OK};
 use super::error::{ErrorObject, rie_error};
 use super::handle::{self, Kind};
 use super::rie_status;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Status};
+use crate::log;
 use crate::panic::quietly;
 
 /// Runs the body of the function `name`. An `err` that is no error object fails before the body runs: a host that
@@ -28,6 +29,7 @@ pub fn entry_noting(
             Ok(status) => (status, noted),
             Err(e) => (e.status as i32, Some(e)),
         };
+        error.iter().for_each(|error| log_defect(name, error));
         match (err, error) {
             (Some(err), Some(e)) => err.set(e.status as i32, format!("{name}: {}", e.message)),
             (Some(err), None) => err.set(status, String::new()),
@@ -45,7 +47,17 @@ pub fn call(name: &str, err: *const rie_error, body: impl FnOnce() -> Result<()>
 
 /// Runs the body of a function that returns something else than a status; `otherwise` stands for every failure.
 pub fn value<T>(otherwise: T, body: impl FnOnce() -> Result<T>) -> T {
-    quietly(body).flatten().unwrap_or(otherwise)
+    quietly(body).flatten().unwrap_or_else(|error| {
+        log_defect("a function without error object", &error);
+        otherwise
+    })
+}
+
+/// Tells the log what only a defect of this library can cause.
+fn log_defect(name: &str, error: &Error) {
+    if error.status == Status::Internal {
+        log!(Error, "{name}: {}", error.message);
+    }
 }
 
 /// A new handle, or NULL if there is no memory for one.

@@ -5,6 +5,7 @@ use super::error::{ErrorObject, rie_error};
 use super::options::{OptionsObject, rie_options};
 use super::sampler::{SamplerObject, rie_sampler};
 use super::session::{SessionObject, rie_session};
+use super::source::{SourceObject, rie_source};
 use super::text::{TextStreamObject, rie_text_stream};
 use crate::bail;
 use crate::error::{Error, Result, Status};
@@ -67,6 +68,7 @@ macro_rules! kinds {
 kinds! {
     Error(ErrorObject as rie_error) "an error",
     Options(OptionsObject as rie_options) "options",
+    Source(SourceObject as rie_source) "a source",
     Model(Model as rie_model) "a model",
     Session(SessionObject as rie_session) "a session",
     Sampler(SamplerObject as rie_sampler) "a sampler",

@@ -27,7 +27,10 @@ pub mod constants;
 pub mod library;
 
 pub mod error;
+pub mod log;
 pub mod options;
+
+pub mod source;
 
 pub mod model;
 

@@ -4,6 +4,7 @@ use super::constants::*;
 use super::error::rie_error;
 use super::exclusive::Exclusive;
 use super::{guard, handle, raw, rie_status};
+use crate::checkpoint::{Access, SourcePaths};
 use crate::error::Result;
 use crate::model::LoadOptions;
 use crate::sampler::SamplerOptions;
@@ -12,7 +13,8 @@ use crate::tensor::{DType, Quant};
 use crate::{bail, err};
 use std::ffi::{c_char, c_void};
 
-/// A set of options for `rie_model_load`, `rie_model_save`, `rie_inspect`, `rie_session_new` and `rie_sampler_new`. Each of them reads
+/// A set of options for `rie_model_load`, `rie_model_save`, `rie_inspect` (and the same from a source), `rie_session_new` and
+/// `rie_sampler_new`. Each of them reads
 /// the keys that name it and ignores the others, so one set can serve all. The values are copied during the call.
 ///
 /// Owner: the host, from `rie_options_new` to `rie_free`. Threads: one call at a time.
@@ -141,7 +143,7 @@ enum Rule {
 const COUNT: i64 = i32::MAX as i64;
 
 /// Every option of this version.
-const RULES: [(i32, &str, Rule); 21] = [
+const RULES: [(i32, &str, Rule); 22] = [
     (RIE_OPT_THREADS, "RIE_OPT_THREADS", Rule::Int(0, 1024)),
     (RIE_OPT_ISA, "RIE_OPT_ISA", Rule::Int(RIE_ISA_AUTO as i64, RIE_ISA_NEON as i64)),
     (RIE_OPT_CONTEXT, "RIE_OPT_CONTEXT", Rule::Int(0, COUNT)),
@@ -155,6 +157,7 @@ const RULES: [(i32, &str, Rule); 21] = [
     (RIE_OPT_SHARE_PREFIXES, "RIE_OPT_SHARE_PREFIXES", Rule::Int(0, 1)),
     (RIE_OPT_SPECULATION, "RIE_OPT_SPECULATION", Rule::Int(0, 64)),
     (RIE_OPT_WEIGHTS, "RIE_OPT_WEIGHTS", Rule::Int(RIE_WEIGHTS_AS_IS as i64, RIE_WEIGHTS_INT4 as i64)),
+    (RIE_OPT_MAP, "RIE_OPT_MAP", Rule::Int(0, 1)),
     (RIE_OPT_TEMPERATURE, "RIE_OPT_TEMPERATURE", Rule::Float(0.0, f32::MAX, true)),
     (RIE_OPT_TOP_P, "RIE_OPT_TOP_P", Rule::Float(0.0, 1.0, false)),
     (RIE_OPT_MIN_P, "RIE_OPT_MIN_P", Rule::Float(0.0, 1.0, true)),
@@ -234,8 +237,7 @@ impl Options {
         self.get(key).and_then(|v| if let Value::Float(v) = v { Some(*v) } else { None }).unwrap_or(default)
     }
 
-    /// A path, if set.
-    pub fn path(&self, key: i32) -> Option<String> {
+    fn path(&self, key: i32) -> Option<String> {
         self.get(key).and_then(|v| if let Value::Str(v) = v { Some(v.clone()) } else { None })
     }
 
@@ -256,9 +258,14 @@ impl Options {
                 Some(weights) if weights == i64::from(RIE_WEIGHTS_INT4) => Some(Quant::Int4),
                 _ => None,
             },
-            config: self.path(RIE_OPT_CONFIG_PATH),
-            tokenizer: self.path(RIE_OPT_TOKENIZER_PATH),
+            access: if self.int(RIE_OPT_MAP) == Some(0) { Access::Read } else { Access::Map },
+            paths: self.paths(),
         }
+    }
+
+    /// Files in other places than usual.
+    pub fn paths(&self) -> SourcePaths {
+        SourcePaths { config: self.path(RIE_OPT_CONFIG_PATH), tokenizer: self.path(RIE_OPT_TOKENIZER_PATH) }
     }
 
     /// What a new session reads.
@@ -316,7 +323,10 @@ mod tests {
         o.set(RIE_OPT_TOKENIZER_PATH, Value::Str("c".into())).unwrap();
         let load = o.load();
         assert_eq!((load.threads, load.isa), (3, Some("avx2")));
-        assert_eq!((load.config.as_deref(), load.tokenizer.as_deref()), (Some("b"), Some("c")));
+        assert_eq!((load.paths.config.as_deref(), load.paths.tokenizer.as_deref()), (Some("b"), Some("c")));
+        assert_eq!(load.access, Access::Map);
+        o.set(RIE_OPT_MAP, Value::Int(0)).unwrap();
+        assert_eq!(o.load().access, Access::Read);
         let session = o.session();
         assert_eq!((session.context, session.kv_type, session.chunk, session.profile), (100, DType::F32, 7, true));
         let half = SamplerOptions {

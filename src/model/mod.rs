@@ -10,18 +10,18 @@ mod save;
 pub use decoder::{Decoder, Pass, Tap, Workspace};
 pub use profile::{Operator, Profile};
 
-use crate::checkpoint::{Checkpoint, Config, Content, Panels, Source, SourcePaths, TokenizerConfig};
+use crate::checkpoint::{Access, Checkpoint, Config, Content, ModelFile, Panels, Source, SourcePaths, TokenizerConfig};
 use crate::error::Result;
 use crate::kernels::{self, Kernels};
 use crate::ops::pages::PagePool;
 use crate::ops::{Exec, Scratch};
-use crate::pool::{Pool, Team};
+use crate::pool::{self, Pool, Team};
 use crate::tensor::Quant;
 use crate::text::Tokenizer;
-use crate::{bail, err};
+use crate::{bail, err, log};
 use loader::Loader;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 use twox_hash::{XxHash3_128, xxhash3_128};
 
 /// Called during a load with (done, total) bytes; returning `true` cancels.
@@ -40,10 +40,10 @@ pub struct LoadOptions {
     pub isa: Option<&'static str>,
     /// The format to quantize the weights to; `None` = as they are stored.
     pub weights: Option<Quant>,
-    /// `config.json` in another place.
-    pub config: Option<String>,
-    /// `tokenizer.json` in another place.
-    pub tokenizer: Option<String>,
+    /// How weights come into memory.
+    pub access: Access,
+    /// Files in other places.
+    pub paths: SourcePaths,
 }
 
 /// A model ready to run. Shared freely between threads; steps of sessions take turns.
@@ -59,7 +59,7 @@ pub struct Model {
     /// What was quantized at load.
     quantized: Vec<Panels>,
     /// The small files that a saved model needs.
-    companions: Vec<(&'static str, PathBuf)>,
+    companions: Vec<ModelFile>,
     /// XXH3-128 of config.json.
     config_hash: u128,
     /// What [`fingerprint`](Self::fingerprint) found.
@@ -78,12 +78,16 @@ pub struct Model {
 impl Model {
     /// Loads the model at `path` (a directory or a `.safetensors` file).
     pub fn load(path: &str, options: &LoadOptions, progress: Option<ProgressFn<'_>>) -> Result<Model> {
+        Model::of(Source::open(path, &options.paths)?, options, progress)
+    }
+
+    /// Loads the model that `source` has found.
+    pub fn of(source: Source, options: &LoadOptions, progress: Option<ProgressFn<'_>>) -> Result<Model> {
+        let began = Instant::now();
         let kernels = choose_tier(options.isa)?;
-        let paths = SourcePaths { config: options.config.clone(), tokenizer: options.tokenizer.clone() };
-        let source = Source::open(path, &paths)?;
         let mut config = Config::parse(&source.config, source.generation_config.as_ref())?;
         let architecture = family::architecture(&config).map_err(|e| e.at(&source.config.name))?;
-        let checkpoint = Checkpoint::map(&source)?;
+        let mut checkpoint = Checkpoint::open(&source, options.access)?;
         let (_, bytes) = checkpoint.totals(&[]);
         let pool = Pool::shared(options.threads)?;
         let loader = Loader::new(&checkpoint, kernels, &pool, options.weights);
@@ -92,6 +96,8 @@ impl Model {
         let mut by_layer = |done: usize, of: usize| progress(bytes * done as u64 / of as u64, bytes);
         let decoder = Decoder::load(&config, &architecture, &loader, &mut by_layer)?;
         let quantized = loader.made();
+        log_unused(&checkpoint.unused(), &source.name);
+        checkpoint.settle(&quantized)?;
         if config.experts.is_none() && quantized.is_empty() {
             checkpoint.will_need(); // experts that are not chosen are not read
         }
@@ -104,7 +110,7 @@ impl Model {
             config.add_eos(id);
         }
         let scratch = (0..pool.threads()).map(|_| Mutex::default()).collect();
-        Ok(Model {
+        let model = Model {
             config,
             decoder,
             tokenizer,
@@ -122,7 +128,42 @@ impl Model {
             solo: Team::solo(),
             workspace: Mutex::default(),
             scratch,
-        })
+        };
+        model.log_loaded(options.access, began);
+        Ok(model)
+    }
+
+    /// Tells the log what was loaded, and what of it the host may not have wanted.
+    fn log_loaded(&self, access: Access, began: Instant) {
+        if !log::wanted(log::Level::Warn) {
+            return; // the formats take a look at every tensor
+        }
+        let (name, threads, cores) = (&self.name, self.threads(), pool::cores());
+        let mut formats: Vec<_> = self.contents().iter().map(Content::type_name).collect();
+        formats.sort();
+        formats.dedup();
+        log!(
+            Info,
+            "{name}: loaded: {}, {} parameters, {} bytes of weights ({}{}), {threads} threads, {}, {:.3} s",
+            self.config.model_type,
+            self.parameters(),
+            self.weight_bytes(),
+            formats.join(", "),
+            if access == Access::Read { ", read" } else { "" },
+            self.isa(),
+            began.elapsed().as_secs_f64()
+        );
+        if threads > cores {
+            log!(
+                Warn,
+                "{name}: {threads} threads for the {cores} cores that this process may use: they only get in each other's way"
+            );
+        }
+        if self.tokenizer.is_none() {
+            log!(Warn, "{name}: no tokenizer.json: the model works by token ids, the functions of text fail");
+        } else if self.config.eos_token_ids.is_empty() {
+            log!(Warn, "{name}: no token ends generation: neither the configs nor the tokenizer name one");
+        }
     }
 
     /// The checkpoint's configuration.
@@ -223,6 +264,14 @@ impl Model {
             let exec = Exec { kernels: self.kernels, team, solo: &self.solo, scratch: &self.scratch };
             f(&exec, &mut self.workspace.lock().unwrap_or_else(PoisonError::into_inner))
         })
+    }
+}
+
+/// Tells the log which tensors of the files the model has no use for.
+fn log_unused(names: &[&str], model: &str) {
+    if let [first, rest @ ..] = names {
+        let others = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+        log!(Info, "{model}: the model has no use for the tensor {first}{others}");
     }
 }
 

@@ -4,7 +4,7 @@ use super::{Model, ProgressFn};
 use crate::checkpoint::{Content, LAYOUT_KEY, packing_key, packing_value};
 use crate::error::Result;
 use crate::tensor::quant::{LAYOUT_VERSION, PANEL_ROWS};
-use crate::{bail, err};
+use crate::{bail, err, log};
 use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
 use std::collections::BTreeMap;
@@ -32,19 +32,17 @@ impl Model {
         let written = self.write(&temporary, progress.unwrap_or(&mut ignore)).and_then(|()| {
             fs::rename(&temporary, target).map_err(|e| err!(Io, "{path}: the directory cannot be renamed to it: {e}"))
         });
-        if written.is_err() {
-            let _ = fs::remove_dir_all(&temporary); // the first error is the one to report
+        match &written {
+            Ok(()) => log!(Info, "{}: saved to {path}, {} bytes of weights", self.name, self.weight_bytes()),
+            Err(_) => drop(fs::remove_dir_all(&temporary)), // the first error is the one to report
         }
         written
     }
 
     /// Writes all files into `directory`.
     fn write(&self, directory: &Path, progress: ProgressFn<'_>) -> Result<()> {
-        for (name, from) in &self.companions {
-            let to = directory.join(name);
-            fs::copy(from, &to)
-                .map_err(|e| err!(Io, "{}: cannot be copied to the saved model: {e}", from.display()))?;
-            File::open(&to).and_then(|file| file.sync_all()).map_err(|e| unwritten(&to, e))?;
+        for file in &self.companions {
+            file.copy_into(directory)?;
         }
         let path = directory.join("model.safetensors");
         let mut file = File::create(&path).map_err(|e| unwritten(&path, e))?;

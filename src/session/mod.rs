@@ -13,7 +13,7 @@ use crate::ops::Sequence;
 use crate::ops::kv::KvCache;
 use crate::sampler::{History, Sampler, greedy};
 use crate::tensor::DType;
-use crate::{bail, err};
+use crate::{bail, err, log};
 use lookahead::Lookahead;
 use pass::{Part, Want};
 use std::sync::Arc;
@@ -383,6 +383,7 @@ impl Session {
             self.evaluated = self.kv.adopt(&self.tokens[..end - 1], before);
             if self.evaluated > before {
                 self.reused += (self.evaluated - before) as u64;
+                log!(Debug, "tokens {before} to {} were computed by another session already", self.evaluated - 1);
                 self.last.clear();
                 self.logits.clear();
             }

@@ -20,9 +20,9 @@ fn every_case_is_reported_as_it_is() {
         let name = case.to_str().unwrap();
         let source = Source::open(name, &SourcePaths::default()).unwrap();
         let c = Config::parse(&source.config, source.generation_config.as_ref()).unwrap();
-        let checkpoint = Checkpoint::map(&source).unwrap();
+        let checkpoint = Checkpoint::open(&source, Access::Map).unwrap();
         checkpoint.tensor("model.norm.weight", &[c.hidden_size]).unwrap();
-        let json = super::super::inspect(name, &SourcePaths::default()).unwrap();
+        let json = super::super::inspect(&source).unwrap();
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         let (parameters, bytes) = checkpoint.totals(&[]);
         assert_eq!((json["parameters"].as_u64(), json["bytes"].as_u64()), (Some(parameters), Some(bytes)), "{name}");

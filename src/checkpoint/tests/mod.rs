@@ -2,11 +2,12 @@
 
 mod config;
 mod families;
+mod files;
 mod golden;
 mod source;
 mod weights;
 
-use super::{Checkpoint, Config, Document, Source, SourcePaths};
+use super::{Access, Checkpoint, Config, Document, Source, SourcePaths};
 use crate::error::{Error, Result, Status};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -48,11 +49,11 @@ impl Dir {
     }
 
     fn map(&self) -> Result<Checkpoint> {
-        Checkpoint::map(&self.source()?)
+        Checkpoint::open(&self.source()?, Access::Map)
     }
 
     fn inspect(&self) -> Result<String> {
-        super::inspect(self.path(), &SourcePaths::default())
+        super::inspect(&self.source()?)
     }
 }
 

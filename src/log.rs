@@ -115,14 +115,18 @@ macro_rules! log {
     };
 }
 
+/// Held by a test that sets the log, as there is one in a process.
+#[cfg(test)]
+pub static TESTING: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::{Arc, Mutex};
 
-    /// One test, as there is one log in a process.
     #[test]
     fn messages_reach_the_sink_that_is_set() {
+        let _alone = TESTING.lock().unwrap_or_else(PoisonError::into_inner);
         let heard = Arc::new(Mutex::new(Vec::new()));
         let mine = format!("of thread {:?}", std::thread::current().id()); // other tests may say something meanwhile
         let (to, mark) = (heard.clone(), mine.clone());

@@ -79,6 +79,17 @@ fn quantized() {
 }
 
 #[test]
+fn sources() {
+    let model = case("padded_vocab");
+    expect_ok(Program::test("sources").command().arg(model).arg(case("sharded")).arg(scratch("sources")));
+}
+
+#[test]
+fn log() {
+    expect_ok(Program::test("log").command().arg(case("padded_vocab")).arg(case("base")).arg(scratch("log")));
+}
+
+#[test]
 fn the_same_bits_with_all_threads_chunks_and_instruction_sets() {
     let long: Vec<u32> = (0..110).map(|i| i * 7 % 90).collect();
     let prompts = [&[3][..], &[5, 17, 40, 2, 8], &long];
@@ -450,4 +461,8 @@ fn no_errors_and_no_leaks_under_valgrind() {
     expect_success(chat.valgrind().arg(case("padded_vocab")).arg(case("padded_vocab")).arg("own-templates-only"), "");
     expect_success(Program::test("roundtrip").valgrind().arg(case("padded_vocab")).arg(case("base")), "");
     expect_success(Program::test("sessions").valgrind().arg(case("base")).arg(case("gqa9_3")), "");
+    let sources = Program::test("sources");
+    expect_success(sources.valgrind().arg(case("padded_vocab")).arg(case("sharded")).arg(scratch("sources-2")), "");
+    let log = Program::test("log");
+    expect_success(log.valgrind().arg(case("padded_vocab")).arg(case("base")).arg(scratch("log-2")), "");
 }

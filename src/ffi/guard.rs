@@ -74,6 +74,7 @@ mod tests {
     use crate::ffi::library::rie_free;
     use crate::ffi::options::rie_options_new;
     use std::ffi::CStr;
+    use std::sync::{Arc, Mutex, PoisonError};
 
     fn message(err: *const rie_error) -> String {
         // SAFETY: never NULL, and NUL-terminated; copied before another call gets `err`.
@@ -112,6 +113,26 @@ mod tests {
         assert!(text.starts_with("rie_f: a defect of this library") && text.ends_with("row 7"), "{text}");
         assert_eq!(value(3, || panic!("here too")), 3);
         free(err);
+    }
+
+    #[test]
+    fn the_log_hears_of_a_defect_and_of_no_other_error() {
+        let _alone = log::TESTING.lock().unwrap_or_else(PoisonError::into_inner);
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let to = heard.clone();
+        // Other tests have defects meanwhile.
+        let sink = move |level, text: &str| {
+            to.lock().unwrap().extend(text.contains("mine").then(|| (level, text.to_string())))
+        };
+        log::set(Some(Box::new(sink)), log::Level::Debug).unwrap();
+        call("rie_f", std::ptr::null(), || bail!(Numeric, "mine, an error"));
+        call("rie_f", std::ptr::null(), || panic!("mine, a panic"));
+        value((), || panic!("mine, too"));
+        log::set(None, log::Level::Debug).unwrap();
+        let heard = heard.lock().unwrap();
+        let [(log::Level::Error, first), (log::Level::Error, second)] = &heard[..] else { panic!("{heard:?}") };
+        assert!(first.starts_with("rie_f: a defect") && first.ends_with("mine, a panic"), "{first}");
+        assert!(second.starts_with("a function without error object: a defect"), "{second}");
     }
 
     #[test]

@@ -57,8 +57,8 @@
  *
  * POINTERS. A pointer must be valid for as many elements as its count says, for the duration of the call, and aligned
  * for its type; nobody else may write there meanwhile. NULL where it is not allowed, and a count beyond the address
- * space, give RIE_ERR_INVALID_ARGUMENT. The library keeps no pointer of the host's after the call, except functions with
- * their userdata (rie_options_set_progress, rie_log_set) and the memory of rie_source_add_memory. What is returned
+ * space, give RIE_ERR_INVALID_ARGUMENT. The library keeps no pointer of the host's after the call, except functions
+ * with their userdata (rie_options_set_progress, rie_log_set) and the memory of rie_source_add_memory. What is returned
  * through `out` is written on success only.
  *
  * BUFFERS belong to the host: `buf` with room for `cap` elements; `len` receives how many were written. If the result
@@ -278,11 +278,11 @@
 #define RIE_OPT_WEIGHTS 112
 
 /**
- * Option, int, 0 or 1 (default). 1 = weight files are mapped, which takes no time and shares the system's cache; they must not
- * be truncated or overwritten while the model lives, or the process is killed. 0 = they are read into memory, each tensor when
- * it is needed (so a model that is quantized on the way never lies in memory whole), and may change, or be taken away with
- * their medium, once the load is over; a file that shrinks meanwhile is `RIE_ERR_FORMAT`. Never changes a result. Does not
- * concern weights in memory of a `rie_source`. Read by `rie_model_load`.
+ * Option, int, 0 or 1 (default). 1 = weight files are mapped, which takes no time and shares the system's cache; they
+ * must not be truncated or overwritten while the model lives, or the process is killed. 0 = they are read into memory
+ * by the thread that loads, each tensor when it is needed (so a model that is quantized on the way never lies in
+ * memory whole), and may change once the load is over; one that shrinks meanwhile is `RIE_ERR_FORMAT`. Never changes a
+ * result. Does not concern weights in memory of a `rie_source`. Read by `rie_model_load`.
  */
 #define RIE_OPT_MAP 113
 
@@ -322,19 +322,20 @@
 #define RIE_OPT_FREQUENCY_PENALTY 205
 
 /**
- * Option, str, a path. `config.json`; default: beside the weights. Wins over the one of a directory or a `rie_source`. Read by
- * `rie_model_load` and `rie_inspect`.
+ * Option, str, a path. `config.json`; default: beside the weights. Wins over the one of a directory or a `rie_source`.
+ * Read by `rie_model_load` and `rie_inspect`.
  */
 #define RIE_OPT_CONFIG_PATH 300
 
 /**
- * Option, str, a path. `tokenizer.json`, with the files beside it that go with it; default: beside the weights. Wins over those of
- * a directory or a `rie_source`. Read by `rie_model_load` and `rie_inspect`.
+ * Option, str, a path. `tokenizer.json`, with the files beside it that go with it; default: beside the weights. Wins
+ * over those of a directory or a `rie_source`. Read by `rie_model_load` and `rie_inspect`.
  */
 #define RIE_OPT_TOKENIZER_PATH 301
 
 /**
- * Level of a message: for who looks for the cause of something, such as how much of a prompt another session had computed.
+ * Level of a message: for who looks for the cause of something, such as how much of a prompt another session had
+ * computed.
  */
 #define RIE_LOG_DEBUG 1
 
@@ -577,15 +578,16 @@ typedef struct rie_error rie_error;
 /**
  * A loaded model: its weights, its tokenizer, and the threads that compute.
  *
- * Owner: the host, from `rie_model_load` or `rie_model_load_source` to `rie_free`; sessions and text streams keep what they need of it alive.
- * Threads: shared freely. Sessions of one model may be used by different threads; their computations take turns.
+ * Owner: the host, from `rie_model_load` or `rie_model_load_source` to `rie_free`; sessions and text streams keep what
+ * they need of it alive. Threads: shared freely. Sessions of one model may be used by different threads; their
+ * computations take turns.
  */
 typedef struct rie_model rie_model;
 
 /**
- * A set of options for `rie_model_load`, `rie_model_save`, `rie_inspect` (and the same from a source), `rie_session_new` and
- * `rie_sampler_new`. Each of them reads
- * the keys that name it and ignores the others, so one set can serve all. The values are copied during the call.
+ * A set of options for `rie_model_load`, `rie_model_save`, `rie_inspect` (and the same from a source),
+ * `rie_session_new` and `rie_sampler_new`. Each of them reads the keys that name it and ignores the others, so one set
+ * can serve all. The values are copied during the call.
  *
  * Owner: the host, from `rie_options_new` to `rie_free`. Threads: one call at a time.
  */
@@ -608,18 +610,19 @@ typedef struct rie_sampler rie_sampler;
 typedef struct rie_session rie_session;
 
 /**
- * The files of a model, each in memory, a part of an open file, or at a path: for what lies in no directory, such as Android
- * assets, app bundles and encrypted stores. `rie_model_load_source` and `rie_inspect_source` use it as they would use a
- * directory with these files: `config.json`, `model.safetensors` (or `model.safetensors.index.json` and the shards that it
- * names), and if there are `generation_config.json`, `tokenizer.json`, `tokenizer_config.json`, `special_tokens_map.json` and
- * `chat_template.jinja`. Files of other names are not used, as in a directory, so a host may add all that it has.
+ * The files of a model, each in memory, a part of an open file, or at a path: for what lies in no directory, such as
+ * Android assets, app bundles and encrypted stores. `rie_model_load_source` and `rie_inspect_source` use it as they
+ * would use a directory with these files: `config.json`, `model.safetensors` (or `model.safetensors.index.json` and
+ * the shards that it names), and if there are `generation_config.json`, `tokenizer.json`, `tokenizer_config.json`,
+ * `special_tokens_map.json` and `chat_template.jinja`. Files of other names are not used, as in a directory, so a host
+ * may add all that it has.
  *
- * Every `name` is the file's name in such a directory, NUL-terminated UTF-8, without a path; it is copied. A name that the source
- * has already is `RIE_ERR_INVALID_ARGUMENT`. A source may be used for several models and freed before them: each keeps
- * what it needs of the files.
+ * Every `name` is the file's name in such a directory, NUL-terminated UTF-8, without a path; it is copied. A name that
+ * the source has already is `RIE_ERR_INVALID_ARGUMENT`. A source may be used for several models and freed before them:
+ * each keeps what it needs of the files.
  *
- * Owner: the host, from `rie_source_new` to `rie_free`. Threads: one call at a time; loading from it counts as a call only
- * at its beginning.
+ * Owner: the host, from `rie_source_new` to `rie_free`. Threads: one call at a time; loading from it counts as a call
+ * only at its beginning.
  */
 typedef struct rie_source rie_source;
 
@@ -637,12 +640,13 @@ typedef struct rie_text_stream rie_text_stream;
 typedef int32_t rie_status;
 
 /**
- * Hears what the library says. `level` is `RIE_LOG_*`; `message` is one line of UTF-8 without its end, NUL-terminated, and valid
- * during the call. `userdata` is what `rie_log_set` was given; the library never looks at it.
+ * Hears what the library says. `level` is `RIE_LOG_*`; `message` is one line of UTF-8 without its end, NUL-terminated,
+ * and valid during the call. `userdata` is what `rie_log_set` was given; the library never looks at it.
  *
- * It runs in the thread whose call of the library the message is about, before that call returns, so in several threads at once
- * if several use the library. It may call the library, but not with the objects of the call it runs in (`RIE_ERR_BUSY`), and not
- * `rie_log_set` (`RIE_ERR_STATE`); what it calls says nothing. It must return normally: no `longjmp`, no C++ exception.
+ * It runs in the thread whose call of the library the message is about, before that call returns, so in several
+ * threads at once if several use the library. It may call the library, but not with the objects of the call it runs in
+ * (`RIE_ERR_BUSY`), and not `rie_log_set` (`RIE_ERR_STATE`); what it calls says nothing. It must return normally: no
+ * `longjmp`, no C++ exception.
  */
 typedef void (*rie_log_fn)(void *userdata, int32_t level, const char *message);
 
@@ -655,11 +659,12 @@ typedef void (*rie_log_fn)(void *userdata, int32_t level, const char *message);
 typedef int32_t (*rie_progress_fn)(void *userdata, uint64_t done, uint64_t total);
 
 /**
- * Called when the library does not need memory of the host any more: exactly once for each `rie_source_add_memory`, with the
- * `userdata` that it was given. That is when the source and every model loaded from it are freed and no call is using them,
- * or, if adding the memory failed, before that call returns. It runs in a thread of the host's that is inside a call of this
- * library, usually `rie_free`, not always the one that added the memory. It must return normally: no `longjmp`, no C++
- * exception. It may call the library, with other objects.
+ * Called when the library does not need memory of the host any more: exactly once for each `rie_source_add_memory`,
+ * with the `userdata` that it was given. That is when the source is freed and no model loaded from it uses the memory,
+ * at the latest when all those models are freed and no call is using them; or, if adding the memory failed, before
+ * that call returns. It runs in a thread of the host's that is inside a call of this library, usually `rie_free`, not
+ * always the one that added the memory. It must return normally: no `longjmp`, no C++ exception. It may call the
+ * library, with other objects.
  */
 typedef void (*rie_release_fn)(void *userdata);
 
@@ -699,7 +704,7 @@ const char *rie_status_name(rie_status status);
  *
  * The order does not matter: a session keeps its model alive, a text stream its tokenizer. A call that is using the
  * object in another thread ends normally, and the object goes with it. Freeing the last user of a model unmaps its
- * files and ends its threads. Threads: any. Cannot fail.
+ * files, gives memory of a `rie_source` back (see `rie_release_fn`), and ends its threads. Threads: any. Cannot fail.
  */
 void rie_free(void *handle);
 
@@ -732,16 +737,13 @@ rie_status rie_error_status(const rie_error *err);
  * Sets the function that hears messages from the level `min_level` (`RIE_LOG_*`) on, for the whole process. NULL for
  * `function` (the default): nobody does, and messages are not even made. The texts are for people and may change.
  *
- * Ownership: `userdata` stays the host's, may be NULL, and must be valid until another function was set. Threads: any, also
- * while other threads use the library. When this returns, the function that was set before is not running and is never called
- * again. So this waits for calls of it that are running: do not hold a lock that it takes. Errors: `RIE_ERR_STATE` if called by
- * the log function, `RIE_ERR_INVALID_ARGUMENT` for a level that does not exist; then everything stays as it was. `function` and
- * `err` may be NULL.
+ * Ownership: `userdata` stays the host's, may be NULL, and must be valid until another function was set. Threads: any,
+ * also while other threads use the library. When this returns, the function that was set before is not running and is
+ * never called again. So this waits for calls of it that are running: do not hold a lock that it takes. Errors:
+ * `RIE_ERR_STATE` if called by the log function, `RIE_ERR_INVALID_ARGUMENT` for a level that does not exist; then
+ * everything stays as it was. `function` and `err` may be NULL.
  */
-rie_status rie_log_set(rie_log_fn function,
-                       void *userdata,
-                       int32_t min_level,
-                       rie_error *err);
+rie_status rie_log_set(rie_log_fn function, void *userdata, int32_t min_level, rie_error *err);
 
 /**
  * A new set with every option at its default.
@@ -795,25 +797,22 @@ rie_status rie_options_set_progress(rie_options *options,
 rie_source *rie_source_new(void);
 
 /**
- * Adds the file at `path` (NUL-terminated UTF-8), which may have any name there. It is opened when a model is loaded, and must
- * then be a regular file.
+ * Adds the file at `path` (NUL-terminated UTF-8), which may have any name there. It is opened when a model is loaded,
+ * and must then be a regular file.
  *
- * Threads: one call at a time with the same `source`. Errors: `RIE_ERR_UTF8`. `source`, `name` and `path` must not be NULL;
- * `err` may be.
+ * Threads: one call at a time with the same `source`. Errors: `RIE_ERR_UTF8`. `source`, `name` and `path` must not be
+ * NULL; `err` may be.
  */
-rie_status rie_source_add_path(rie_source *source,
-                               const char *name,
-                               const char *path,
-                               rie_error *err);
+rie_status rie_source_add_path(rie_source *source, const char *name, const char *path, rie_error *err);
 
 /**
- * Adds the file that consists of the `len` bytes at `data`. They are not copied: weights are used where they lie, at any
- * alignment. So they must stay as they are until `release` is called with `userdata`; see `rie_release_fn`. Without `release`
- * the host keeps them until the source and all models loaded from it are freed.
+ * Adds the file that consists of the `len` bytes at `data`. They are not copied: weights are used where they lie, at
+ * any alignment. So they must stay as they are until `release` is called with `userdata`; see `rie_release_fn`.
+ * Without `release` (NULL) the host keeps them until the source and all models loaded from it are freed.
  *
- * Ownership: the bytes stay the host's, and are lent until `release` is called, which happens also if this function fails.
- * Threads: one call at a time with the same `source`. Errors: `RIE_ERR_UTF8`. `data` may be NULL if `len` is 0, `release` and
- * `userdata` may be NULL; `source` and `name` must not be; `err` may be.
+ * Ownership: the bytes stay the host's, and are lent until `release` is called, which happens also if this function
+ * fails. Threads: one call at a time with the same `source`. Errors: `RIE_ERR_UTF8`. `data` may be NULL if `len` is 0,
+ * `release` and `userdata` may be NULL; `source` and `name` must not be; `err` may be.
  */
 rie_status rie_source_add_memory(rie_source *source,
                                  const char *name,
@@ -824,15 +823,16 @@ rie_status rie_source_add_memory(rie_source *source,
                                  rie_error *err);
 
 /**
- * Adds the file that consists of `len` bytes, from the byte `offset` on, of the regular file that is open for reading as `fd`;
- * `len` 0 means all from there on. So an Android asset that is stored uncompressed is given with the descriptor, offset and
- * length of `AAsset_openFileDescriptor64`. The descriptor is duplicated: the host may close its own at once. The file's position
- * is neither used nor changed. Weights are mapped or read as `RIE_OPT_MAP` says, and where they are mapped the
- * file must not be truncated or changed while a model lives.
+ * Adds the file that consists of `len` bytes, from the byte `offset` on, of the regular file that is open for reading
+ * as `fd`; `len` 0 means all from there on. So an Android asset that is stored uncompressed is given with the
+ * descriptor, offset and length of `AAsset_openFileDescriptor64`. The descriptor is duplicated: the host may close its
+ * own at once. The file's position is neither used nor changed. Weights are mapped or read as `RIE_OPT_MAP` says, and
+ * where they are mapped the file must not be truncated or changed while a model lives.
  *
- * Ownership: `fd` stays the host's. Threads: one call at a time with the same `source`. Errors: `RIE_ERR_IO` for a descriptor that
- * is not open or not of a regular file, `RIE_ERR_INVALID_ARGUMENT` for bytes that the file does not have, `RIE_ERR_UTF8`,
- * `RIE_ERR_UNSUPPORTED` on systems without file descriptors. `source` and `name` must not be NULL; `err` may be.
+ * Ownership: `fd` stays the host's. Threads: one call at a time with the same `source`. Errors: `RIE_ERR_IO` for a
+ * descriptor that is not open or not of a regular file, `RIE_ERR_INVALID_ARGUMENT` for bytes that the file does not
+ * have, `RIE_ERR_UTF8`, `RIE_ERR_UNSUPPORTED` on systems without file descriptors. `source` and `name` must not be
+ * NULL; `err` may be.
  */
 rie_status rie_source_add_fd(rie_source *source,
                              const char *name,
@@ -843,37 +843,32 @@ rie_status rie_source_add_fd(rie_source *source,
 
 /**
  * Loads the model at `path`: a directory as Hugging Face lays it out (`config.json`, `*.safetensors`, and optionally
- * `generation_config.json`, `tokenizer.json` and beside it `tokenizer_config.json` and `chat_template.jinja`), or one `.safetensors` file with the others beside it or given by
- * option. `path` is NUL-terminated UTF-8. The weight files are
- * mapped, unless `RIE_OPT_MAP` says otherwise, and must then not change while the model lives. Without `tokenizer.json` the model works by token ids, and the functions of text fail with `RIE_ERR_TOKENIZER`.
- * Generation ends with the `eos_token_id` of `generation_config.json` (a number or a list), else of `config.json`, and
- * with the `eos_token` of `tokenizer_config.json`.
+ * `generation_config.json`, `tokenizer.json` and beside it `tokenizer_config.json` and `chat_template.jinja`), or one
+ * `.safetensors` file with the others beside it or given by option. `path` is NUL-terminated UTF-8. The weight files
+ * are mapped, unless `RIE_OPT_MAP` says otherwise, and must then not change while the model lives. Without
+ * `tokenizer.json` the model works by token ids, and the functions of text fail with `RIE_ERR_TOKENIZER`. Generation
+ * ends with the `eos_token_id` of `generation_config.json` (a number or a list), else of `config.json`, and with the
+ * `eos_token` of `tokenizer_config.json`.
  *
- * Reads `RIE_OPT_THREADS`, `RIE_OPT_ISA`, `RIE_OPT_WEIGHTS`, `RIE_OPT_MAP`, `RIE_OPT_KV_LIMIT`, `RIE_OPT_PROMPT_TOKENS`,
- * `RIE_OPT_CONFIG_PATH`, `RIE_OPT_TOKENIZER_PATH` and the progress function.
+ * Reads `RIE_OPT_THREADS`, `RIE_OPT_ISA`, `RIE_OPT_WEIGHTS`, `RIE_OPT_MAP`, `RIE_OPT_KV_LIMIT`,
+ * `RIE_OPT_PROMPT_TOKENS`, `RIE_OPT_CONFIG_PATH`, `RIE_OPT_TOKENIZER_PATH` and the progress function.
  *
  * Ownership: `*out` is the host's; release it with `rie_free`. It is written only on success. Threads: any; the
  * progress function is called in this one. Errors: `RIE_ERR_IO`, `RIE_ERR_FORMAT`, `RIE_ERR_CONFIG`, `RIE_ERR_TENSOR`,
  * `RIE_ERR_UNSUPPORTED`, `RIE_ERR_TOKENIZER`, `RIE_ERR_UTF8`, `RIE_ERR_CANCELLED`; the message names the file and the
  * key or tensor. `options` NULL means the defaults; `path` and `out` must not be NULL; `err` may be.
  */
-rie_status rie_model_load(const char *path,
-                          const rie_options *options,
-                          rie_model **out,
-                          rie_error *err);
+rie_status rie_model_load(const char *path, const rie_options *options, rie_model **out, rie_error *err);
 
 /**
- * Loads the model whose files `source` has, as `rie_model_load` loads those of a directory: the same rules, options, results and
- * errors, and messages that name a file by its name or path. The source is not changed and may be used again, added to or freed;
- * the model keeps what it needs of the files.
+ * Loads the model whose files `source` has, as `rie_model_load` loads those of a directory: the same rules, options,
+ * results and errors, and messages that name a file by its name or path. The source is not changed and may be used
+ * again, added to or freed; the model keeps what it needs of the files.
  *
- * Ownership, threads, errors and NULL: as for `rie_model_load`; `source` must not be NULL. A load from a source takes its
- * files at its beginning: meanwhile another call with it is `RIE_ERR_BUSY`, later not.
+ * Ownership, threads, errors and NULL: as for `rie_model_load`; `source` must not be NULL. A load from a source takes
+ * its files at its beginning: meanwhile another call with it is `RIE_ERR_BUSY`, later not.
  */
-rie_status rie_model_load_source(const rie_source *source,
-                                 const rie_options *options,
-                                 rie_model **out,
-                                 rie_error *err);
+rie_status rie_model_load_source(const rie_source *source, const rie_options *options, rie_model **out, rie_error *err);
 
 /**
  * Saves `model` to the new directory `path` (NUL-terminated UTF-8), which `rie_model_load` loads again: `model.safetensors` with
@@ -912,7 +907,8 @@ rie_status rie_inspect(const char *path,
                        rie_error *err);
 
 /**
- * Describes the model whose files `source` has, as `rie_inspect` describes that of a directory; `path` in the text is `source`.
+ * Describes the model whose files `source` has, as `rie_inspect` describes that of a directory; `path` in the text is
+ * `source`.
  *
  * Buffer, threads, errors and NULL: as for `rie_inspect`; `source` must not be NULL.
  */

@@ -11,9 +11,9 @@
 // OWNERSHIP. Each object owns one handle, can be moved and not copied, and frees it at its end, in any order: a session
 // keeps its model alive. `get()` lends the handle to the functions of rie.h. One that was moved from only fails.
 // ERRORS. Every call that fails throws rie::Error, with the status and the library's message, and leaves its object as
-// it was. Only std::bad_alloc comes besides, and what a progress function throws.
+// it was. Only std::bad_alloc comes besides, and what a progress function throws. What a log function throws is dropped.
 // THREADS. A Model may be shared freely. Anything else takes one call at a time, from any thread; a second one throws
-// RIE_ERR_BUSY. Session::cancel alone may come at any time, from any thread.
+// RIE_ERR_BUSY. Session::cancel alone may come at any time, from any thread, and so may set_log.
 #ifndef RIE_HPP
 #define RIE_HPP
 
@@ -23,6 +23,7 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -148,6 +149,75 @@ private:
 
 }  // namespace detail
 
+/// Hears a message of the level RIE_LOG_*.
+using Log = std::function<void(std::int32_t level, std::string_view message)>;
+
+namespace detail {
+inline void say(void *userdata, std::int32_t level, const char *message) {
+    try {
+        (*static_cast<const Log *>(userdata))(level, message);
+    } catch (...) { // no exception may pass through C, and a message that is lost is no failure
+    }
+}
+}  // namespace detail
+
+/// Gives the process's messages from `min_level` on to `log`, which is kept until the next call; an empty one ends it. It runs in
+/// the threads that use the library, in several at once, and must not call this function. Threads: any.
+inline void set_log(Log log, std::int32_t min_level = RIE_LOG_INFO) {
+    // Never destroyed: threads may be using the library while the program ends.
+    static auto &mutex = *new std::mutex;
+    static auto &current = *new std::unique_ptr<Log>;
+    auto next = log ? std::make_unique<Log>(std::move(log)) : nullptr;
+    const std::lock_guard<std::mutex> lock(mutex);
+    detail::call(rie_log_set, next ? detail::say : nullptr, next.get(), min_level);
+    current = std::move(next); // nobody is in the one before any more
+}
+
+/// The files of a model by their names in a model directory, wherever they are. Owns its handle; models live on without it.
+/// Threads: one call at a time.
+class Source {
+public:
+    /// Throws std::bad_alloc if memory is exhausted.
+    Source() : handle_(rie_source_new()) {
+        if (!handle_) {
+            throw std::bad_alloc();
+        }
+    }
+
+    /// Adds the file at `path`. This and the next three return this object, to add several in a row.
+    Source &add_path(const std::string &name, const std::string &path) {
+        detail::call(rie_source_add_path, get(), name.c_str(), path.c_str());
+        return *this;
+    }
+
+    /// Adds bytes, a vector or a string, and keeps them as long as a model needs them.
+    template <class Bytes>
+    Source &add_memory(const std::string &name, Bytes bytes) {
+        static_assert(sizeof(*std::data(bytes)) == 1, "bytes are needed");
+        auto *kept = new Bytes(std::move(bytes));
+        const auto destroy = [](void *userdata) { delete static_cast<Bytes *>(userdata); };
+        return lend_memory(name, std::data(*kept), std::size(*kept), destroy, kept);
+    }
+
+    /// Lends bytes until `release(userdata)` is called, once, also if this fails; without it, while a model may need them.
+    Source &lend_memory(const std::string &name, const void *data, std::size_t size, rie_release_fn release = nullptr,
+                        void *userdata = nullptr) {
+        detail::call(rie_source_add_memory, get(), name.c_str(), data, size, release, userdata);
+        return *this;
+    }
+
+    /// Adds `size` bytes of an open file from `offset` on, 0: all. The descriptor is duplicated.
+    Source &add_fd(const std::string &name, int fd, std::uint64_t offset = 0, std::uint64_t size = 0) {
+        detail::call(rie_source_add_fd, get(), name.c_str(), fd, offset, size);
+        return *this;
+    }
+
+    rie_source *get() const noexcept { return handle_.get(); }
+
+private:
+    detail::Handle<rie_source> handle_;
+};
+
 /// Options by the keys RIE_OPT_* of rie.h; each function reads those that concern it and copies the values.
 class Options {
 public:
@@ -224,12 +294,23 @@ inline std::string inspect(const std::string &path, const Options &options = {})
     return detail::fill<std::string>(1 << 14, rie_inspect, path.c_str(), options.get());
 }
 
+/// The same of the model whose files `source` has.
+inline std::string inspect(const Source &source, const Options &options = {}) {
+    return detail::fill<std::string>(1 << 14, rie_inspect_source, source.get(), options.get());
+}
+
 /// A loaded model. Owns its handle; sessions and streams live on without it. Threads: shared freely.
 class Model {
 public:
     /// Loads a directory or a .safetensors file. Throws RIE_ERR_CANCELLED if the progress function says so.
     explicit Model(const std::string &path, const Options &options = {})
         : handle_(options.hear([&] { return detail::make<rie_model>(rie_model_load, path.c_str(), options.get()); })) {}
+
+    /// Loads the model whose files `source` has.
+    explicit Model(const Source &source, const Options &options = {})
+        : handle_(options.hear([&] {
+              return detail::make<rie_model>(rie_model_load_source, source.get(), options.get());
+          })) {}
 
     /// Saves it to the new directory `path` with the weights as they are in memory, quantized or not.
     void save(const std::string &path, const Options &options = {}) const {

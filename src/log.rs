@@ -1,7 +1,7 @@
 //! Messages for the host's log: nothing is formatted or said unless the host asked for it.
 //!
-//! A message is given to the host's function at once, in the host's thread whose call brought it about. Threads of the pool
-//! say nothing, and neither does a thread that is inside that function already.
+//! A message is given to the host's function at once, in the host's thread whose call brought it about. Threads of the
+//! pool say nothing, and neither does a thread that is inside that function already.
 
 use crate::error::Result;
 use crate::{bail, err};
@@ -40,8 +40,8 @@ thread_local! {
     static SILENT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Gives the messages from `lowest` on to `sink` (`None`: to nobody). Waits for calls of the one before that are running;
-/// none begins later.
+/// Gives the messages from `lowest` on to `sink` (`None`: to nobody). Waits for calls of the one before that are
+/// running; none begins later.
 pub fn set(sink: Option<Sink>, lowest: Level) -> Result<()> {
     if SILENT.get() {
         bail!(State, "called by the log function itself, which is in use until it returns");

@@ -207,6 +207,9 @@ fn memory_is_weights_cache_and_64_mib_at_most() {
     for weights in ["int8", "int4"] {
         common::expect_success(common::Program::test("memory").command().arg(model("f32")).arg(weights), "");
     }
+    for weights in ["as-is", "int4"] {
+        common::expect_success(common::Program::test("memory").command().arg(model("f32")).args([weights, "read"]), "");
+    }
 }
 
 /// Writes the model with every BF16 tensor as F32.

@@ -147,7 +147,8 @@ impl ModelFile {
         self
     }
 
-    /// Opens it for reading; `what` it should be, for the message. Only regular files: opening a pipe could block for ever.
+    /// Opens it for reading; `what` it should be, for the message. Only regular files: opening a pipe could block for
+    /// ever.
     pub(super) fn open(&self, what: &str) -> Result<Opened> {
         let (path, name) = match &self.place {
             Place::Opened(opened) => return Ok(opened.clone()),

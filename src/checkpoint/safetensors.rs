@@ -177,8 +177,8 @@ impl Checkpoint {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the load: what belongs to the model and is still to be read is read, except the tensors that `instead` replaces,
-    /// and the files are closed. Nothing can be asked for afterwards.
+    /// Ends the load: what belongs to the model and is still to be read is read, except the tensors that `instead`
+    /// replaces, and the files are closed. Nothing can be asked for afterwards.
     pub fn settle(&mut self, instead: &[Panels]) -> Result<()> {
         let to_read =
             |entry: &&Entry| matches!(self.files[entry.file], Data::ToRead(_)) && replacement(instead, entry).is_none();

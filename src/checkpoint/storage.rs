@@ -1,9 +1,10 @@
 //! The bytes of weights, read-only: a file mapped into memory, a tensor read into it, or memory of the host.
 //!
-//! **Do not truncate or overwrite a weight file while a model that maps it is used.** A mapping shows the file as it is at
-//! each moment: where the file has become shorter, a read ends the process (SIGBUS), and no library can prevent that without
-//! installing signal handlers, which this one does not. Replacing the file (write a new one, rename it over the old) is
-//! harmless, and so is deleting it: the mapping keeps the old contents. Where neither can be relied on, weights are read.
+//! **Do not truncate or overwrite a weight file while a model that maps it is used.** A mapping shows the file as it is
+//! at each moment: where the file has become shorter, a read ends the process (SIGBUS), and no library can prevent that
+//! without installing signal handlers, which this one does not. Replacing the file (write a new one, rename it over the
+//! old) is harmless, and so is deleting it: the mapping keeps the old contents. Where neither can be relied on, weights
+//! are read.
 
 use super::file::{HostMemory, Opened};
 use crate::error::Result;
@@ -22,7 +23,8 @@ pub(super) enum Storage {
 }
 
 impl Storage {
-    /// All of `file`, whose length was `length` when its header was checked, where it is; `name` is what messages call it.
+    /// All of `file`, whose length was `length` when its header was checked, where it is; `name` is what messages call
+    /// it.
     pub(super) fn in_place(file: &Opened, length: u64, name: &str) -> Result<Storage> {
         let part = match file {
             Opened::Memory(memory) => return Ok(Storage::Host(memory.clone())),

@@ -97,11 +97,11 @@ pub const RIE_OPT_SPECULATION: i32 = 111;
 /// A model that is quantized already (see `rie_model_save`) can only be loaded as it is or in its own format; another is
 /// `RIE_ERR_UNSUPPORTED`. Read by `rie_model_load`.
 pub const RIE_OPT_WEIGHTS: i32 = 112;
-/// Option, int, 0 or 1 (default). 1 = weight files are mapped, which takes no time and shares the system's cache; they must not
-/// be truncated or overwritten while the model lives, or the process is killed. 0 = they are read into memory, each tensor when
-/// it is needed (so a model that is quantized on the way never lies in memory whole), and may change, or be taken away with
-/// their medium, once the load is over; a file that shrinks meanwhile is `RIE_ERR_FORMAT`. Never changes a result. Does not
-/// concern weights in memory of a `rie_source`. Read by `rie_model_load`.
+/// Option, int, 0 or 1 (default). 1 = weight files are mapped, which takes no time and shares the system's cache; they
+/// must not be truncated or overwritten while the model lives, or the process is killed. 0 = they are read into memory
+/// by the thread that loads, each tensor when it is needed (so a model that is quantized on the way never lies in
+/// memory whole), and may change once the load is over; one that shrinks meanwhile is `RIE_ERR_FORMAT`. Never changes a
+/// result. Does not concern weights in memory of a `rie_source`. Read by `rie_model_load`.
 pub const RIE_OPT_MAP: i32 = 113;
 
 /// Option, float, 0 or more, default 1. Temperature: divides the logits; 0 = greedy. Read by `rie_sampler_new`.
@@ -122,14 +122,15 @@ pub const RIE_OPT_PRESENCE_PENALTY: i32 = 204;
 /// `rie_decode_step` generated, once per occurrence; 0 = off. Read by `rie_sampler_new`.
 pub const RIE_OPT_FREQUENCY_PENALTY: i32 = 205;
 
-/// Option, str, a path. `config.json`; default: beside the weights. Wins over the one of a directory or a `rie_source`. Read by
-/// `rie_model_load` and `rie_inspect`.
+/// Option, str, a path. `config.json`; default: beside the weights. Wins over the one of a directory or a `rie_source`.
+/// Read by `rie_model_load` and `rie_inspect`.
 pub const RIE_OPT_CONFIG_PATH: i32 = 300;
-/// Option, str, a path. `tokenizer.json`, with the files beside it that go with it; default: beside the weights. Wins over those of
-/// a directory or a `rie_source`. Read by `rie_model_load` and `rie_inspect`.
+/// Option, str, a path. `tokenizer.json`, with the files beside it that go with it; default: beside the weights. Wins
+/// over those of a directory or a `rie_source`. Read by `rie_model_load` and `rie_inspect`.
 pub const RIE_OPT_TOKENIZER_PATH: i32 = 301;
 
-/// Level of a message: for who looks for the cause of something, such as how much of a prompt another session had computed.
+/// Level of a message: for who looks for the cause of something, such as how much of a prompt another session had
+/// computed.
 pub const RIE_LOG_DEBUG: i32 = 1;
 /// Level of a message: the usual course, such as a model loaded, with what and how it computes.
 pub const RIE_LOG_INFO: i32 = 2;

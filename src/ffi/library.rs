@@ -39,7 +39,7 @@ pub extern "C" fn rie_status_name(status: rie_status) -> *const c_char {
 ///
 /// The order does not matter: a session keeps its model alive, a text stream its tokenizer. A call that is using the
 /// object in another thread ends normally, and the object goes with it. Freeing the last user of a model unmaps its
-/// files and ends its threads. Threads: any. Cannot fail.
+/// files, gives memory of a `rie_source` back (see `rie_release_fn`), and ends its threads. Threads: any. Cannot fail.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rie_free(handle: *mut c_void) {
     guard::value((), || handle::revoke(handle).map(drop));

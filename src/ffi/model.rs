@@ -12,21 +12,23 @@ use std::ffi::c_char;
 
 /// A loaded model: its weights, its tokenizer, and the threads that compute.
 ///
-/// Owner: the host, from `rie_model_load` or `rie_model_load_source` to `rie_free`; sessions and text streams keep what they need of it alive.
-/// Threads: shared freely. Sessions of one model may be used by different threads; their computations take turns.
+/// Owner: the host, from `rie_model_load` or `rie_model_load_source` to `rie_free`; sessions and text streams keep what
+/// they need of it alive. Threads: shared freely. Sessions of one model may be used by different threads; their
+/// computations take turns.
 pub struct rie_model {
     _private: (),
 }
 
 /// Loads the model at `path`: a directory as Hugging Face lays it out (`config.json`, `*.safetensors`, and optionally
-/// `generation_config.json`, `tokenizer.json` and beside it `tokenizer_config.json` and `chat_template.jinja`), or one `.safetensors` file with the others beside it or given by
-/// option. `path` is NUL-terminated UTF-8. The weight files are
-/// mapped, unless `RIE_OPT_MAP` says otherwise, and must then not change while the model lives. Without `tokenizer.json` the model works by token ids, and the functions of text fail with `RIE_ERR_TOKENIZER`.
-/// Generation ends with the `eos_token_id` of `generation_config.json` (a number or a list), else of `config.json`, and
-/// with the `eos_token` of `tokenizer_config.json`.
+/// `generation_config.json`, `tokenizer.json` and beside it `tokenizer_config.json` and `chat_template.jinja`), or one
+/// `.safetensors` file with the others beside it or given by option. `path` is NUL-terminated UTF-8. The weight files
+/// are mapped, unless `RIE_OPT_MAP` says otherwise, and must then not change while the model lives. Without
+/// `tokenizer.json` the model works by token ids, and the functions of text fail with `RIE_ERR_TOKENIZER`. Generation
+/// ends with the `eos_token_id` of `generation_config.json` (a number or a list), else of `config.json`, and with the
+/// `eos_token` of `tokenizer_config.json`.
 ///
-/// Reads `RIE_OPT_THREADS`, `RIE_OPT_ISA`, `RIE_OPT_WEIGHTS`, `RIE_OPT_MAP`, `RIE_OPT_KV_LIMIT`, `RIE_OPT_PROMPT_TOKENS`,
-/// `RIE_OPT_CONFIG_PATH`, `RIE_OPT_TOKENIZER_PATH` and the progress function.
+/// Reads `RIE_OPT_THREADS`, `RIE_OPT_ISA`, `RIE_OPT_WEIGHTS`, `RIE_OPT_MAP`, `RIE_OPT_KV_LIMIT`,
+/// `RIE_OPT_PROMPT_TOKENS`, `RIE_OPT_CONFIG_PATH`, `RIE_OPT_TOKENIZER_PATH` and the progress function.
 ///
 /// Ownership: `*out` is the host's; release it with `rie_free`. It is written only on success. Threads: any; the
 /// progress function is called in this one. Errors: `RIE_ERR_IO`, `RIE_ERR_FORMAT`, `RIE_ERR_CONFIG`, `RIE_ERR_TENSOR`,
@@ -48,12 +50,12 @@ pub unsafe extern "C" fn rie_model_load(
     })
 }
 
-/// Loads the model whose files `source` has, as `rie_model_load` loads those of a directory: the same rules, options, results and
-/// errors, and messages that name a file by its name or path. The source is not changed and may be used again, added to or freed;
-/// the model keeps what it needs of the files.
+/// Loads the model whose files `source` has, as `rie_model_load` loads those of a directory: the same rules, options,
+/// results and errors, and messages that name a file by its name or path. The source is not changed and may be used
+/// again, added to or freed; the model keeps what it needs of the files.
 ///
-/// Ownership, threads, errors and NULL: as for `rie_model_load`; `source` must not be NULL. A load from a source takes its
-/// files at its beginning: meanwhile another call with it is `RIE_ERR_BUSY`, later not.
+/// Ownership, threads, errors and NULL: as for `rie_model_load`; `source` must not be NULL. A load from a source takes
+/// its files at its beginning: meanwhile another call with it is `RIE_ERR_BUSY`, later not.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rie_model_load_source(
     source: *const rie_source,
@@ -130,7 +132,8 @@ pub unsafe extern "C" fn rie_inspect(
     })
 }
 
-/// Describes the model whose files `source` has, as `rie_inspect` describes that of a directory; `path` in the text is `source`.
+/// Describes the model whose files `source` has, as `rie_inspect` describes that of a directory; `path` in the text is
+/// `source`.
 ///
 /// Buffer, threads, errors and NULL: as for `rie_inspect`; `source` must not be NULL.
 #[unsafe(no_mangle)]

@@ -13,9 +13,9 @@ use crate::tensor::{DType, Quant};
 use crate::{bail, err};
 use std::ffi::{c_char, c_void};
 
-/// A set of options for `rie_model_load`, `rie_model_save`, `rie_inspect` (and the same from a source), `rie_session_new` and
-/// `rie_sampler_new`. Each of them reads
-/// the keys that name it and ignores the others, so one set can serve all. The values are copied during the call.
+/// A set of options for `rie_model_load`, `rie_model_save`, `rie_inspect` (and the same from a source),
+/// `rie_session_new` and `rie_sampler_new`. Each of them reads the keys that name it and ignores the others, so one set
+/// can serve all. The values are copied during the call.
 ///
 /// Owner: the host, from `rie_options_new` to `rie_free`. Threads: one call at a time.
 pub struct rie_options {

@@ -156,7 +156,7 @@ impl Model {
         if threads > cores {
             log!(
                 Warn,
-                "{name}: {threads} threads for the {cores} cores that this process may use: they only get in each other's way"
+                "{name}: {threads} threads for the {cores} cores that this process may use: they get in each other's way"
             );
         }
         if self.tokenizer.is_none() {

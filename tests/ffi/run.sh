@@ -43,6 +43,9 @@ for cxx in g++ clang++ "g++ -fsanitize=address,undefined"; do
     # shellcheck disable=SC2086 # a compiler and its option
     $cxx -std=c++17 "${warnings[@]}" "$here/cpp/tour.cpp" -o "$work/run/cpp" "${flags[@]}"
     tour "C++, $cxx" "$work/run/cpp"
+    # shellcheck disable=SC2086 # as above
+    $cxx -std=c++17 "${warnings[@]}" "$here/cpp/sources.cpp" -o "$work/run/cpp-sources" "${flags[@]}"
+    timeout 120 "$work/run/cpp-sources" "$model"
 done
 
 export GOCACHE="$work/gocache" GOFLAGS=-mod=mod GOTOOLCHAIN=local

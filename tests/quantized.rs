@@ -2,6 +2,7 @@
 
 #![expect(clippy::print_stdout, reason = "how close each format came is worth reading")]
 
+use rie::checkpoint::Access;
 use rie::error::Status;
 use rie::model::{LoadOptions, Model};
 use rie::session::{Progress, Session, SessionOptions, Turn, decode_batch};
@@ -71,8 +72,8 @@ fn every_family_gives_the_same_bits_with_any_tier_threads_chunks_and_batch() {
             let expected = logits(&scalar, &prompt, 0);
             assert!(expected.iter().all(|&v| f32::from_bits(v).is_finite()), "{what}");
             assert_ne!(expected, logits(&load(&case, &options(None)), &prompt, 0), "{what}: nothing was quantized");
-            for threads in [1, 3] {
-                let model = load(&case, &LoadOptions { threads, ..options(Some(quant)) });
+            for (threads, access) in [(1, Access::Map), (3, Access::Read)] {
+                let model = load(&case, &LoadOptions { threads, access, ..options(Some(quant)) });
                 assert_eq!(model.quant(), Some(quant));
                 for chunk in [0, 1, 7] {
                     assert_eq!(

@@ -151,7 +151,7 @@ static atomic_int stop, late;
 static void count(void *userdata, int32_t level, const char *message) {
     struct listener *listener = userdata;
     (void)level, (void)message;
-    for (int i = 0; i < 1000; i++) { /* long enough to be in here while it is replaced */
+    for (int i = 0; i < 50000; i++) { /* long enough to be in here while it is replaced */
         if (atomic_load(&listener->replaced)) {
             atomic_store(&late, 1);
         }

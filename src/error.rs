@@ -71,6 +71,11 @@ impl Error {
         self.message = format!("{place}: {}", self.message);
         self
     }
+
+    /// The graver of two errors of one step: a defect, else this one.
+    pub fn or_defect(self, other: Error) -> Self {
+        if other.status == Status::Internal { other } else { self }
+    }
 }
 
 impl fmt::Display for Error {

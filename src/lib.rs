@@ -16,12 +16,12 @@
 //! | 3 | `checkpoint/` | model directories and files that the host names, SafeTensors, `config.json`, `tokenizer_config.json` |
 //! | 2 | `kernels/`, `pool.rs` | one table of kernels per instruction set; the thread team |
 //! | 1 | `tensor/` | element types, quantized formats, strided views, aligned scratch memory |
-//! | 0 | `error.rs`, `log.rs`, `panic.rs` | status codes and messages; the host's log; panics caught |
+//! | 0 | `error.rs`, `log.rs`, `panic.rs`, `memory.rs`, `faults.rs` | status codes and messages; the host's log; panics caught; vectors that may find no memory; panics forced by tests |
 //!
 //! # Promises
 //!
 //! 1. The host is never taken down: bad input is an error that names the thing at fault, a panic never crosses the
-//!    boundary, nothing is printed, no environment variable is read.
+//!    boundary, nothing is printed, no environment variable is read, no thread of the host keeps another floating-point mode.
 //! 2. The same bits everywhere: a result does not depend on the threads, on the other sessions, on how a prompt was cut into
 //!    chunks, or on the instruction set. [`kernels`] states the order of every sum.
 //! 3. Weights are mapped, not copied (or read, or used in the host's memory, if it says so), and used as stored (F32, F16,
@@ -32,7 +32,9 @@
 //! and one line in `kernels::supported()`.
 
 pub mod error;
+pub mod faults;
 pub mod log;
+pub mod memory;
 pub mod panic;
 
 pub mod tensor;

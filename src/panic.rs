@@ -3,7 +3,7 @@
 use crate::error::{Error, Result, Status};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_hook};
+use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, resume_unwind, set_hook, take_hook};
 use std::sync::Once;
 
 thread_local! {
@@ -24,10 +24,19 @@ pub fn quietly<T>(f: impl FnOnce() -> T) -> Result<T> {
     DEPTH.set(DEPTH.get() + 1);
     let result = catch_unwind(AssertUnwindSafe(f));
     DEPTH.set(DEPTH.get() - 1);
-    result.map_err(|payload| {
-        let place = PLACE.try_with(RefCell::take).unwrap_or_default();
-        Error::new(Status::Internal, format!("a defect of this library: panic{place}: {}", text(payload)))
+    result.map_err(|payload| match payload.downcast::<Error>() {
+        Ok(error) => *error, // from `give_up`
+        Err(payload) => {
+            let place = PLACE.try_with(RefCell::take).unwrap_or_default();
+            Error::new(Status::Internal, format!("a defect of this library: panic{place}: {}", text(payload)))
+        }
     })
+}
+
+/// Ends the innermost [`quietly`] with `error`. For the depths of a step, whose closures return nothing, and for what is no
+/// defect: no memory for a buffer. What was being changed is given up as after a panic.
+pub fn give_up(error: Error) -> ! {
+    resume_unwind(Box::new(error))
 }
 
 /// Wraps the process's panic hook: panics inside [`quietly`] are kept from it, all others reach it as before.
@@ -68,6 +77,12 @@ mod tests {
         assert!(e.message.contains("row 7 of 5") && e.message.contains("src/panic.rs:"), "{}", e.message);
         let e = quietly(|| -> u8 { std::panic::panic_any(1u8) }).unwrap_err();
         assert!(e.message.ends_with("(no text)"), "{}", e.message);
+    }
+
+    #[test]
+    fn who_gives_up_says_why() {
+        let e = Error::new(Status::NoMemory, "a buffer");
+        assert_eq!(quietly(|| -> u8 { give_up(e.clone()) }), Err(e));
     }
 
     #[test]

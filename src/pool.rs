@@ -9,14 +9,14 @@ mod host;
 mod team;
 
 pub use block::Block;
-pub use host::cores;
+pub use host::{DefaultFloats, cores, isolate_thread};
 pub use team::Team;
 
 use crate::error::Result;
 use crate::{bail, err, log, panic::quietly};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 
 /// Most threads a team can have.
@@ -60,6 +60,11 @@ unsafe impl Send for Shared {}
 
 static POOLS: Mutex<Vec<Weak<Pool>>> = Mutex::new(Vec::new());
 
+/// Keeps other threads from finding or making a pool until the result is dropped.
+pub fn hold_pools() -> MutexGuard<'static, Vec<Weak<Pool>>> {
+    POOLS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Pool {
     /// The process's pool of `threads` (0 = [`cores`]) threads.
     pub fn shared(threads: usize) -> Result<Arc<Pool>> {
@@ -68,7 +73,7 @@ impl Pool {
             bail!(InvalidArgument, "threads: expected at most {MAX_THREADS}, found {threads}");
         }
         let process = std::process::id();
-        let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pools = hold_pools();
         pools.retain(|pool| pool.strong_count() > 0);
         let fits = |pool: &Arc<Pool>| pool.threads == threads && pool.process == process;
         if let Some(pool) = pools.iter().filter_map(Weak::upgrade).find(fits) {
@@ -107,11 +112,17 @@ impl Pool {
         self.threads
     }
 
-    /// Runs `f` on the team and waits for it. A panic in `f` or in what it hands out is `Status::Internal`.
-    pub fn step<R: Send>(&self, f: impl FnOnce(&Team) -> Result<R> + Send) -> Result<R> {
+    /// An error in a child of the process that made the pool: the threads are not there, and locks of theirs may be held.
+    pub fn check_process(&self) -> Result<()> {
         if self.process != std::process::id() {
             bail!(State, "the model was loaded before fork(): its threads do not exist in this process; load it again");
         }
+        Ok(())
+    }
+
+    /// Runs `f` on the team and waits for it. A panic in `f` or in what it hands out is `Status::Internal`.
+    pub fn step<R: Send>(&self, f: impl FnOnce(&Team) -> Result<R> + Send) -> Result<R> {
+        self.check_process()?;
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let (f, result) = (Mutex::new(Some(f)), Mutex::new(None));
         self.shared.run(&|team| {
@@ -119,11 +130,14 @@ impl Pool {
             let outcome = f.map(|f| quietly(|| f(team)).and_then(|outcome| outcome));
             *result.lock().unwrap_or_else(PoisonError::into_inner) = outcome;
         });
-        if self.shared.team.take_panicked() {
-            bail!(Internal, "a worker thread panicked");
-        }
         let outcome = result.lock().unwrap_or_else(PoisonError::into_inner).take();
-        outcome.unwrap_or_else(|| Err(err!(Internal, "the step did not run")))
+        let outcome = outcome.unwrap_or_else(|| Err(err!(Internal, "the step did not run")));
+        match (outcome, self.shared.team.take_failure()) {
+            (outcome, None) => outcome,
+            // Both at once: the leader's own part failed too.
+            (Err(error), Some(failure)) => Err(failure.or_defect(error)),
+            (Ok(_), Some(failure)) => Err(failure),
+        }
     }
 }
 
@@ -181,6 +195,7 @@ impl Drop for Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::panic::give_up;
 
     #[test]
     fn every_cut_covers_each_element_once() {
@@ -218,6 +233,26 @@ mod tests {
             });
             assert_eq!(result.unwrap_err().status, crate::error::Status::Internal);
         }
+        assert_eq!(pool.step(|team| Ok(team.threads())), Ok(3));
+    }
+
+    #[test]
+    fn nothing_follows_a_job_that_failed() {
+        let pool = Pool::shared(3).unwrap();
+        let (mut data, mut went_on) = ([0u8; 64], false);
+        for culprit in 0..64 {
+            let result = pool.step(|team| {
+                team.rows(&mut data, 1, |_, block| {
+                    if block.rows().contains(&culprit) {
+                        give_up(err!(NoMemory, "row {culprit}"));
+                    }
+                });
+                went_on = true;
+                Ok(())
+            });
+            assert_eq!(result, Err(err!(NoMemory, "row {culprit}")), "the error arrives as it is");
+        }
+        assert!(!went_on);
         assert_eq!(pool.step(|team| Ok(team.threads())), Ok(3));
     }
 

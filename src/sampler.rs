@@ -24,6 +24,7 @@
 //! not of certainty.
 
 use crate::error::Result;
+use crate::memory;
 use crate::{bail, err};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{OsRng, RngCore, SeedableRng, TryRngCore};
@@ -228,9 +229,11 @@ impl Sampler {
             bail!(Token, "token {token} of the history: the vocabulary has {} tokens", logits.len());
         }
         counts.try_reserve(logits.len().saturating_sub(counts.len()))?;
+        seen.try_reserve(logits.len().saturating_sub(seen.len()))?;
+        touched.clear();
+        touched.try_reserve(logits.len().min(tokens.len()))?;
         counts.resize(logits.len(), 0);
         seen.resize(logits.len(), false);
-        touched.clear();
         for (&token, &generated) in tokens.iter().zip(generated) {
             let i = token as usize;
             if !seen[i] {
@@ -274,7 +277,7 @@ impl Sampler {
         let max = highest_logit(adjusted)?;
         let mut least = f32::MIN; // −∞ is out in any case
         if top_k > 0 && top_k < adjusted.len() {
-            least = least.max(kth_highest(adjusted, top_k, highest));
+            least = least.max(kth_highest(adjusted, top_k, highest)?);
         }
         let max = f64::from(max);
         // Min-p alone decides without exp, but for what is close to the border.
@@ -283,11 +286,11 @@ impl Sampler {
         for (id, &x) in adjusted.iter().enumerate() {
             let below = f64::from(x) - max;
             if x >= least && below >= far {
-                kept.push((id as u32, libm::exp(below)));
+                memory::push(kept, (id as u32, libm::exp(below)))?;
             }
         }
         if top_p < 1.0 {
-            nucleus(kept, order, f64::from(top_p));
+            nucleus(kept, order, f64::from(top_p))?;
         }
         if min_p > 0.0 {
             kept.retain(|&(_, weight)| weight >= f64::from(min_p)); // the highest weight is 1
@@ -332,11 +335,12 @@ fn highest_logit(logits: &[f32]) -> Result<f32> {
 
 /// The k-th highest of `logits`, 0 < k < its length. Keeps at most 2k candidates at a time; the bar that a logit must
 /// exceed to become one rises quickly, so that most cost one comparison.
-fn kth_highest(logits: &[f32], k: usize, highest: &mut Vec<f32>) -> f32 {
+fn kth_highest(logits: &[f32], k: usize, highest: &mut Vec<f32>) -> Result<f32> {
     let descending = |a: &f32, b: &f32| b.total_cmp(a);
     let room = k.saturating_mul(2).max(64);
     let mut bar = f32::NEG_INFINITY;
     highest.clear();
+    highest.try_reserve(room.min(logits.len()))?;
     for &x in logits {
         if x > bar {
             highest.push(x);
@@ -347,19 +351,20 @@ fn kth_highest(logits: &[f32], k: usize, highest: &mut Vec<f32>) -> f32 {
         }
     }
     if highest.len() < k {
-        return f32::NEG_INFINITY; // fewer than k above −∞
+        return Ok(f32::NEG_INFINITY); // fewer than k above −∞
     }
-    *highest.select_nth_unstable_by(k - 1, descending).1
+    Ok(*highest.select_nth_unstable_by(k - 1, descending).1)
 }
 
 /// Keeps the most probable tokens while the mass before them is below `top_p`. Sorts no more than it needs.
-fn nucleus(kept: &mut Vec<(u32, f64)>, order: &mut Vec<(u32, f64)>, top_p: f64) {
+fn nucleus(kept: &mut Vec<(u32, f64)>, order: &mut Vec<(u32, f64)>, top_p: f64) -> Result<()> {
     let descending = |a: &(u32, f64), b: &(u32, f64)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
     let total: f64 = kept.iter().map(|&(_, weight)| weight).sum();
     let limit = top_p * total;
     // Tokens below an even share of 1 − p have less than 1 − p of the mass together: the limit is reached without them.
     let floor = (1.0 - top_p) * total / kept.len() as f64;
     order.clear();
+    order.try_reserve(kept.len())?;
     order.extend(kept.iter().filter(|&&(_, weight)| weight >= floor));
     let (mut sorted, mut mass) = (0, 0.0);
     while sorted < order.len() {
@@ -373,9 +378,10 @@ fn nucleus(kept: &mut Vec<(u32, f64)>, order: &mut Vec<(u32, f64)>, top_p: f64) 
             mass += last.1;
             if mass >= limit {
                 kept.retain(|token| descending(token, last).is_le());
-                return;
+                return Ok(());
             }
         }
         sorted += more;
     }
+    Ok(())
 }

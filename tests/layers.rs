@@ -5,9 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Every room (a directory or file of `src/`) with its layer, bottom to top.
-const LAYERS: [(&str, u8); 13] = [
+const LAYERS: [(&str, u8); 15] = [
     ("error", 0),
+    ("faults", 0),
     ("log", 0),
+    ("memory", 0),
     ("panic", 0),
     ("tensor", 1),
     ("kernels", 2),

@@ -11,6 +11,7 @@ use super::text::token_out;
 use super::{guard, rie_status, rie_token};
 use crate::bail;
 use crate::error::{Error, Result};
+use crate::memory;
 use crate::model::Model;
 use crate::sampler::Sampler;
 use crate::session::{Progress, Session, Step, Turn, decode_batch};
@@ -53,8 +54,8 @@ pub unsafe extern "C" fn rie_decode_batch(
         let outputs = unsafe { (Buffer::new(out, n, "out")?, Buffer::new(out_status, n, "out_status")?) };
         no_twins(sessions, "sessions")?;
         no_twins(samplers, "samplers")?;
+        let (mut tokens, mut statuses) = (memory::with_room(n)?, memory::with_room(n)?);
         let results = step(sessions, samplers)?;
-        let (mut tokens, mut statuses) = (Vec::with_capacity(n), Vec::with_capacity(n));
         for (i, result) in results.into_iter().enumerate() {
             let (token, status) = match result {
                 Ok(Progress::Step(Step::Token(id))) => (token_out(id)?, RIE_OK),
@@ -84,29 +85,43 @@ fn step(sessions: &[*mut rie_session], samplers: &[*mut rie_sampler]) -> Result<
         let sampler = samplers.get(i).copied().unwrap_or(std::ptr::null_mut());
         Ok((handle::get(session, "session")?, handle::get_optional(sampler, "sampler")?))
     };
-    let found: Vec<Result<Found>> = sessions.iter().enumerate().map(find).collect();
+    let found = memory::collected(sessions.iter().enumerate().map(find))?;
     let mut model = None;
-    let mut held = Vec::with_capacity(found.len());
+    let mut held = memory::with_room(found.len())?;
     for found in &found {
         held.push(hold(found, &mut model));
     }
-    let Some(model) = model else { return Ok(held.into_iter().map(|held| held.map(|_| Progress::Pending)).collect()) };
+    let Some(model) = model else {
+        return memory::collected(held.into_iter().map(|held| held.map(|_| Progress::Pending)));
+    };
+    let mut results = memory::with_room(held.len())?; // now: later, what was chosen could get lost
     let turns = held.iter_mut().filter_map(|held| held.as_mut().ok());
-    let turns = turns.map(|(session, sampler)| Turn { session, sampler: sampler.as_deref_mut() }).collect();
+    let turns = memory::collected(turns.map(|(session, sampler)| Turn { session, sampler: sampler.as_deref_mut() }))?;
     let outcomes = decode_batch(&model, turns);
-    held.iter().filter_map(|held| held.as_ref().ok()).for_each(|(session, sampler)| {
-        session.learn(&outcomes);
-        sampler.iter().for_each(|sampler| sampler.learn(&outcomes));
-    });
+    if outcomes.is_err() {
+        held.iter().flatten().for_each(|held| learn(held, &outcomes));
+    }
     let mut outcomes = outcomes?.into_iter();
-    let outcome = |held: Result<Held<'_>>| held.and_then(|_| outcomes.next().unwrap_or(Ok(Progress::Pending)));
-    Ok(held.into_iter().map(outcome).collect())
+    results.extend(held.into_iter().map(|held| {
+        let held = held?;
+        let outcome = outcomes.next().unwrap_or(Ok(Progress::Pending));
+        learn(&held, &outcome);
+        outcome
+    }));
+    Ok(results)
+}
+
+/// Refuses a session and its sampler from now on if their step met a defect.
+fn learn<R>((session, sampler): &Held<'_>, outcome: &Result<R>) {
+    session.learn(outcome);
+    sampler.iter().for_each(|sampler| sampler.learn(outcome));
 }
 
 /// Takes a session and its sampler, if the session is of `model`, the first one's.
 fn hold<'a>(found: &'a Result<Found>, model: &mut Option<Arc<Model>>) -> Result<Held<'a>> {
     let (session, sampler) = found.as_ref().map_err(Error::clone)?;
     let session = session.session.take("session")?;
+    session.model().check_process()?;
     let sampler = sampler.as_ref().map(|sampler| sampler.take("sampler")).transpose()?;
     if !Arc::ptr_eq(model.get_or_insert_with(|| session.model().clone()), session.model()) {
         bail!(InvalidArgument, "session: of another model than the ones before it");

@@ -1,12 +1,14 @@
-//! The one way in: panics are caught, errors become a status and fill the host's error object.
+//! The one way in: panics are caught, errors become a status and fill the host's error object, and whatever floating-point
+//! mode the host's thread is in, the library computes in the default one.
 
 use super::constants::{RIE_ERR_HANDLE, RIE_ERR_INTERNAL, RIE_OK};
 use super::error::{ErrorObject, rie_error};
 use super::handle::{self, Kind};
 use super::rie_status;
 use crate::error::{Error, Result, Status};
-use crate::log;
 use crate::panic::quietly;
+use crate::pool::DefaultFloats;
+use crate::{faults, log};
 
 /// Runs the body of the function `name`. An `err` that is no error object fails before the body runs: a host that
 /// lost track of its handles hears of it.
@@ -20,12 +22,17 @@ pub fn entry_noting(
     err: *const rie_error,
     body: impl FnOnce(&mut Option<Error>) -> Result<rie_status>,
 ) -> rie_status {
+    let _floats = DefaultFloats::set();
     let guarded = quietly(|| {
         let Ok(err) = handle::get_optional::<ErrorObject>(err, "err") else {
             return RIE_ERR_HANDLE;
         };
         let mut noted = None;
-        let (status, error) = match quietly(|| body(&mut noted)).flatten() {
+        let outcome = quietly(|| {
+            faults::point(name);
+            body(&mut noted)
+        });
+        let (status, error) = match outcome.flatten() {
             Ok(status) => (status, noted),
             Err(e) => (e.status as i32, Some(e)),
         };
@@ -47,6 +54,7 @@ pub fn call(name: &str, err: *const rie_error, body: impl FnOnce() -> Result<()>
 
 /// Runs the body of a function that returns something else than a status; `otherwise` stands for every failure.
 pub fn value<T>(otherwise: T, body: impl FnOnce() -> Result<T>) -> T {
+    let _floats = DefaultFloats::set();
     quietly(body).flatten().unwrap_or_else(|error| {
         log_defect("a function without error object", &error);
         otherwise

@@ -2,6 +2,7 @@
 //! a stale, foreign or doubly freed one is an error instead of memory corruption.
 
 use super::error::{ErrorObject, rie_error};
+use super::fork;
 use super::options::{OptionsObject, rie_options};
 use super::sampler::{SamplerObject, rie_sampler};
 use super::session::{SessionObject, rie_session};
@@ -12,7 +13,7 @@ use crate::error::{Error, Result, Status};
 use crate::ffi::model::rie_model;
 use crate::model::Model;
 use std::ptr::without_provenance_mut;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
 /// In the top 16 bits of every handle: no user address of any 64-bit system lies there, so that neither a pointer nor
 /// a garbage collector's bookkeeping can be mistaken for a handle, nor the reverse. Then 24 bits each:
@@ -81,7 +82,8 @@ struct Slot {
     object: Option<Object>,
 }
 
-struct Registry {
+/// All objects that the host holds.
+pub struct Registry {
     slots: Vec<Slot>,
     /// Empty slots that are not retired. Has room for all slots, so that freeing never allocates.
     vacant: Vec<u32>,
@@ -151,10 +153,16 @@ fn encode(generation: u32, index: u32) -> u64 {
 
 static REGISTRY: RwLock<Registry> = RwLock::new(Registry::new());
 
+/// Keeps other threads from every handle until the result is dropped.
+pub fn hold() -> RwLockWriteGuard<'static, Registry> {
+    REGISTRY.write().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Gives `object` to the host.
 pub fn publish<K: Kind>(object: K) -> Result<*mut K::Public> {
+    fork::prepare();
     let object = K::wrap(Arc::new(object));
-    let handle = REGISTRY.write().unwrap_or_else(PoisonError::into_inner).insert(object)?;
+    let handle = hold().insert(object)?;
     Ok(without_provenance_mut(handle as usize))
 }
 
@@ -183,7 +191,7 @@ pub fn get_optional<K: Kind>(handle: *const K::Public, arg: &str) -> Result<Opti
 
 /// Takes the object away from the host. It is dropped by the caller, outside the registry's lock.
 pub fn revoke<P>(handle: *const P) -> Result<Object> {
-    REGISTRY.write().unwrap_or_else(PoisonError::into_inner).remove(handle.addr() as u64)
+    hold().remove(handle.addr() as u64)
 }
 
 #[cfg(test)]

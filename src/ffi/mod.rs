@@ -3,6 +3,7 @@
 //! - `guard.rs`: the one way in. Panics are caught, errors become a status and the host's error object.
 //! - `handle.rs`: the registry. What the host holds is a number, never an address.
 //! - `exclusive.rs`: objects that take one call at a time.
+//! - `fork.rs`: what a forked child finds unlocked.
 //! - `raw.rs`: the host's pointers, checked once and then safe to use.
 //! - one file per object with its functions, and `constants.rs` with every number.
 //!
@@ -16,6 +17,7 @@
 compile_error!("rie supports 64-bit targets only: handles are 64-bit numbers outside the address space");
 
 mod exclusive;
+mod fork;
 mod guard;
 mod handle;
 mod raw;

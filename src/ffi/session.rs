@@ -10,6 +10,7 @@ use super::sampler::{SamplerObject, rie_sampler};
 use super::text::{ids_in, ids_out, token_out};
 use super::{guard, handle, rie_status, rie_token};
 use crate::error::Result;
+use crate::memory;
 use crate::model::Model;
 use crate::session::{Session, Step};
 use std::sync::Arc;
@@ -128,9 +129,7 @@ pub unsafe extern "C" fn rie_session_score(
         // SAFETY: the host vouches for `n` readable tokens and `n` writable floats.
         let (tokens, out) = unsafe { (raw::slice(tokens, n, "tokens")?, Buffer::new(logprobs, n, "logprobs")?) };
         let tokens = ids_in(tokens, object.vocab)?;
-        let mut logprobs = Vec::new();
-        logprobs.try_reserve_exact(n)?;
-        logprobs.resize(n, 0.0);
+        let mut logprobs = memory::filled(0.0, n)?;
         object.with(|s| s.score(&tokens, &mut logprobs))?;
         out.fill(&logprobs)
     })
@@ -303,9 +302,12 @@ fn publish(session: Session) -> Result<*mut rie_session> {
 }
 
 impl SessionObject {
-    /// Runs `f` if no other call uses the session.
+    /// Runs `f` if no other call uses the session, in the process that made it.
     pub fn with<R>(&self, f: impl FnOnce(&mut Session) -> Result<R>) -> Result<R> {
-        self.session.with("session", f)
+        self.session.with("session", |session| {
+            session.model().check_process()?;
+            f(session)
+        })
     }
 }
 

@@ -7,6 +7,8 @@ use super::profile::{Operator, Profile};
 use crate::bail;
 use crate::checkpoint::{Config, Matrix};
 use crate::error::Result;
+use crate::faults;
+use crate::memory;
 use crate::ops::attention::{CacheLayer, Heads, Partials, Queries};
 use crate::ops::kv::{self, KvLayout, Projected};
 use crate::ops::linear::{Linear, Packed};
@@ -92,7 +94,7 @@ impl Decoder {
             dim: config.head_dim,
             scoring: architecture.scoring(),
         };
-        let mut layers = Vec::with_capacity(config.num_hidden_layers);
+        let mut layers = memory::with_room(config.num_hidden_layers)?;
         for i in 0..config.num_hidden_layers {
             if progress(i, config.num_hidden_layers) {
                 bail!(Cancelled, "the load was cancelled at layer {i} of {}", config.num_hidden_layers);
@@ -193,6 +195,7 @@ impl Decoder {
         trace(&mut tap, || "embeddings".into(), x);
 
         for (i, layer) in self.layers.iter().enumerate() {
+            faults::point("layer");
             if all_cancelled(sequences, i) {
                 break;
             }

@@ -4,6 +4,7 @@ use super::family::{Architecture, Norms, QkNorm};
 use super::loader::{Loader, Purpose};
 use crate::checkpoint::{Config, LayerConfig, Matrix, Tensor};
 use crate::error::Result;
+use crate::memory;
 use crate::ops::linear::Linear;
 use crate::ops::moe::{Experts, Mlp};
 
@@ -107,7 +108,7 @@ impl<'a> Weights<'a> {
 
     /// The weight of a norm.
     pub fn norm(&self, name: &str, len: usize) -> Result<Vec<f32>> {
-        let mut weight = self.tensor(name, "weight", &[len])?.view().to_f32();
+        let mut weight = self.tensor(name, "weight", &[len])?.view().to_f32()?;
         if self.architecture.norm_offset != 0.0 {
             weight.iter_mut().for_each(|w| *w += self.architecture.norm_offset);
         }
@@ -161,10 +162,14 @@ impl<'a> Weights<'a> {
             let block = format!("{}.experts.{e}", names.block);
             self.mlp(&block, [names.gate, names.up, names.down], (hidden, experts.intermediate_size))
         };
+        let mut loaded = memory::with_room(experts.count)?;
+        for e in 0..experts.count {
+            loaded.push(expert(e)?);
+        }
         let router = self.matrix(&format!("{}.gate", names.block), [experts.count, hidden], Purpose::Router)?;
         Ok(Experts {
             router: Linear::new(vec![router], &[])?,
-            experts: (0..experts.count).map(expert).collect::<Result<_>>()?,
+            experts: loaded,
             per_token: experts.per_token,
             normalize: self.architecture.normalize_experts,
         })

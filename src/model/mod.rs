@@ -13,6 +13,7 @@ pub use profile::{Operator, Profile};
 use crate::checkpoint::{Access, Checkpoint, Config, Content, ModelFile, Panels, Source, SourcePaths, TokenizerConfig};
 use crate::error::Result;
 use crate::kernels::{self, Kernels};
+use crate::memory;
 use crate::ops::pages::PagePool;
 use crate::ops::{Exec, Scratch};
 use crate::pool::{self, Pool, Team};
@@ -229,8 +230,8 @@ impl Model {
             return Ok(known);
         }
         let contents = self.contents();
-        let pieces: Vec<&[u8]> = contents.iter().flat_map(|content| content.bytes.chunks(PIECE_BYTES)).collect();
-        let mut hashes = vec![0u128; pieces.len()];
+        let pieces = memory::collected(contents.iter().flat_map(|content| content.bytes.chunks(PIECE_BYTES)))?;
+        let mut hashes = memory::filled(0u128, pieces.len())?;
         self.pool.step(|team| {
             team.rows(&mut hashes, 1, |_, mut block| {
                 for i in block.rows() {
@@ -246,6 +247,11 @@ impl Model {
         }
         hashes.iter().for_each(|hash| all.write(&hash.to_le_bytes()));
         Ok(*self.fingerprint.get_or_init(|| all.finish_128()))
+    }
+
+    /// As [`Pool::check_process`].
+    pub fn check_process(&self) -> Result<()> {
+        self.pool.check_process()
     }
 
     /// Threads of the team.

@@ -8,6 +8,7 @@ use crate::kernels::{
     Activation, CodeGroup, FEW_TOKENS, GROUP_ROWS, GemmScratch, PANEL_TOKENS, TILE_ROWS, TILE_TOKENS, k_blocks,
     packed_len,
 };
+use crate::memory;
 use crate::tensor::AlignedBuffer;
 use crate::tensor::quant::{GROUP, PANEL_ROWS};
 use std::ops::Range;
@@ -47,7 +48,10 @@ impl Linear {
             bail!(Tensor, "{} is quantized and {}, which is joined to it, is not", one.name(), other.name());
         }
         let outputs = parts.iter().map(|p| p.shape()[0]).sum();
-        let bias = biases.iter().flat_map(|b| b.view().to_f32()).collect();
+        let mut bias = memory::with_room(if biases.is_empty() { 0 } else { outputs })?;
+        for part in biases {
+            bias.extend(part.view().to_f32()?);
+        }
         Ok(Linear { parts, inputs, outputs, bias })
     }
 

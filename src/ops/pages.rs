@@ -17,6 +17,8 @@ const NO_TOKEN: u32 = u32::MAX;
 pub struct PagePool {
     /// Most bytes of all pages together; 0 = no limit.
     limit: usize,
+    /// The process that made it: in a forked child the index may be locked by a thread that is not there.
+    process: u32,
     pages: AtomicUsize,
     bytes: AtomicUsize,
     next_node: AtomicU64,
@@ -89,6 +91,7 @@ impl PagePool {
     pub fn new(limit: usize) -> PagePool {
         PagePool {
             limit,
+            process: std::process::id(),
             pages: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
             next_node: AtomicU64::new(FIRST_NODE),
@@ -222,6 +225,9 @@ impl Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
+        if self.pool.process != std::process::id() {
+            return;
+        }
         let place = self.place.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Place { key, node }) = place {
             let mut index = self.pool.index();

@@ -33,8 +33,8 @@ fn physical_cores() -> Option<usize> {
     None
 }
 
-/// Undoes what a new thread inherits from the host's: signals are for the host's threads, and the floating-point mode
-/// must be the default one for equal results.
+/// Undoes what a new thread of this library inherits from the host's: signals are for the host's threads, and the
+/// floating-point mode must be the default one for equal results.
 pub fn isolate_thread() {
     #[cfg(unix)]
     // SAFETY: a full signal set, and the calling thread's own mask.
@@ -43,14 +43,102 @@ pub fn isolate_thread() {
         libc::sigfillset(&raw mut all);
         libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
     }
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: 0x1F80 is the mode Rust assumes: round to nearest, denormals kept, exceptions masked.
-    unsafe {
-        std::arch::asm!("ldmxcsr [{}]", in(reg) &0x1F80u32, options(nostack, readonly));
+    mode::write(mode::DEFAULT);
+}
+
+/// The default floating-point mode on this thread until this is dropped; then the host's again, its sticky flags too.
+#[derive(Debug)]
+pub struct DefaultFloats {
+    host: mode::Mode,
+}
+
+impl DefaultFloats {
+    /// Sets the default mode.
+    pub fn set() -> DefaultFloats {
+        let host = mode::read();
+        mode::write(mode::DEFAULT);
+        DefaultFloats { host }
     }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: an FPCR of zero is the mode Rust assumes.
-    unsafe {
-        std::arch::asm!("msr fpcr, {0:x}", in(reg) 0u64, options(nostack, nomem));
+}
+
+impl Drop for DefaultFloats {
+    fn drop(&mut self) {
+        mode::write(self.host);
+    }
+}
+
+/// The register with this thread's floating-point mode: rounding, subnormals, traps.
+#[cfg(target_arch = "x86_64")]
+mod mode {
+    use std::arch::asm;
+
+    pub type Mode = u32;
+    /// MXCSR as Rust assumes it: round to nearest, subnormals kept, exceptions masked.
+    pub const DEFAULT: Mode = 0x1F80;
+
+    pub fn read() -> Mode {
+        let mut mode = 0;
+        // SAFETY: stores the 32 bits of MXCSR in `mode` and changes nothing else.
+        unsafe { asm!("stmxcsr [{}]", in(reg) &raw mut mode, options(nostack, preserves_flags)) };
+        mode
+    }
+
+    pub fn write(mode: Mode) {
+        // SAFETY: `mode` is `DEFAULT`, which is what compiled code assumes, or what `read` gave: valid, since a reserved bit
+        // would trap, and written back when the library's code on this thread is done.
+        unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const mode, options(nostack, preserves_flags)) };
+    }
+}
+
+/// As above.
+#[cfg(target_arch = "aarch64")]
+mod mode {
+    use std::arch::asm;
+
+    pub type Mode = u64;
+    /// FPCR as Rust assumes it: round to nearest, subnormals kept, no traps.
+    pub const DEFAULT: Mode = 0;
+
+    pub fn read() -> Mode {
+        let mode;
+        // SAFETY: reads FPCR and changes nothing.
+        unsafe { asm!("mrs {}, fpcr", out(reg) mode, options(nostack, preserves_flags)) };
+        mode
+    }
+
+    pub fn write(mode: Mode) {
+        // SAFETY: `mode` is `DEFAULT`, which is what compiled code assumes, or what `read` gave, written back when the library's
+        // code on this thread is done.
+        unsafe { asm!("msr fpcr, {}", in(reg) mode, options(nostack, preserves_flags)) };
+    }
+}
+
+/// Nothing is known of it.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod mode {
+    pub type Mode = ();
+    pub const DEFAULT: Mode = ();
+
+    pub fn read() -> Mode {}
+
+    pub fn write((): Mode) {}
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hosts_mode_comes_back() {
+        let before = mode::read();
+        let host = 0x1F80 | 0x8040 | 0x6000 | 0x20; // flush to zero, denormals are zero, toward zero, inexact seen
+        mode::write(host);
+        let inside = {
+            let _floats = DefaultFloats::set();
+            mode::read()
+        };
+        let after = mode::read();
+        mode::write(before);
+        assert_eq!((inside, after), (mode::DEFAULT, host));
     }
 }

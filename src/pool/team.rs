@@ -5,7 +5,9 @@
 //! collapse. Between jobs the threads spin briefly, then yield, then park.
 
 use super::block::{Block, Whole};
-use crate::panic::quietly;
+use crate::error::Error;
+use crate::faults;
+use crate::panic::{give_up, quietly};
 use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -43,7 +45,9 @@ pub struct Team {
     claims: Vec<AtomicU32>,
     /// Next item of the shared tail of the job.
     tail: Alone<AtomicUsize>,
-    panicked: AtomicBool,
+    /// Why workers have failed, and whether one has.
+    failure: Mutex<Option<Error>>,
+    failed: AtomicBool,
     dismissed: AtomicBool,
     /// Threads waiting at `wake`; they re-check their condition under the lock.
     parked: AtomicUsize,
@@ -72,7 +76,8 @@ impl Team {
             entered: Alone(AtomicU32::new(CLOSED)),
             claims: (0..threads).map(|_| AtomicU32::new(0)).collect(),
             tail: Alone::default(),
-            panicked: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            failed: AtomicBool::new(false),
             dismissed: AtomicBool::new(false),
             parked: AtomicUsize::new(0),
             lock: Mutex::new(()),
@@ -85,7 +90,8 @@ impl Team {
         self.threads
     }
 
-    /// Runs `job` on the calling thread, the leader, and on all workers that come while it does.
+    /// Runs `job` on the calling thread, the leader, and on all workers that come while it does. If one of them fails, the
+    /// leader gives up: what follows must not build on what the worker left undone.
     fn run(&self, job: Job<'_>) {
         let number = self.number.0.load(Ordering::Relaxed).wrapping_add(1).max(1); // 0: never claimed
         if self.threads == 1 {
@@ -100,8 +106,12 @@ impl Team {
         self.entered.0.fetch_and(!CLOSED, Ordering::SeqCst);
         self.number.0.store(number, Ordering::SeqCst);
         self.wake_parked();
-        let _close = Close(self);
+        let close = Close(self);
         job(number, 0);
+        drop(close);
+        if let Some(error) = self.take_failure() {
+            give_up(error);
+        }
     }
 
     /// A worker's life: takes part in each job until dismissed.
@@ -116,9 +126,13 @@ impl Team {
             if self.entered.0.fetch_add(1, Ordering::SeqCst) & CLOSED == 0 {
                 // SAFETY: see `Sync`: the job is open and stays valid until this worker leaves.
                 if let Some((job, number)) = unsafe { *self.job.get() } {
-                    // SAFETY: as above.
-                    if quietly(|| unsafe { (*job)(number, worker) }).is_err() {
-                        self.panicked.store(true, Ordering::SeqCst);
+                    let outcome = quietly(|| {
+                        faults::point("worker");
+                        // SAFETY: as above.
+                        unsafe { (*job)(number, worker) }
+                    });
+                    if let Err(error) = outcome {
+                        self.note_failure(error);
                     }
                 }
             }
@@ -139,9 +153,23 @@ impl Team {
         self.dismissed.load(Ordering::SeqCst)
     }
 
-    /// Whether a worker has panicked since the last call.
-    pub(super) fn take_panicked(&self) -> bool {
-        self.panicked.swap(false, Ordering::SeqCst)
+    fn note_failure(&self, error: Error) {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        *failure = Some(match failure.take() {
+            Some(earlier) => earlier.or_defect(error),
+            None => error,
+        });
+        self.failed.store(true, Ordering::SeqCst);
+    }
+
+    /// Why workers have failed since the last call, if any has.
+    pub(super) fn take_failure(&self) -> Option<Error> {
+        if !self.failed.load(Ordering::SeqCst) {
+            return None; // without the lock: this is asked after each job
+        }
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        self.failed.store(false, Ordering::SeqCst);
+        failure.take()
     }
 
     /// Waits for `done`, which somebody makes true before calling [`wake_parked`](Self::wake_parked).

@@ -4,6 +4,7 @@ use super::pass::{self, Part, Want};
 use super::{Session, Step};
 use crate::error::Result;
 use crate::kernels::FEW_TOKENS;
+use crate::memory;
 use crate::model::Model;
 use crate::sampler::Sampler;
 
@@ -33,8 +34,8 @@ pub enum Progress {
 /// most the model's `prompt_tokens` of them while others decode, shared evenly; by default fewer deep in a long context. One session's error fails no other; the
 /// outer one is a defect or a lack of memory that concerns all.
 pub fn decode_batch(model: &Model, turns: Vec<Turn<'_>>) -> Result<Vec<Result<Progress>>> {
-    let mut outcomes: Vec<Result<Progress>> = vec![Ok(Progress::Pending); turns.len()];
-    let mut parts = Vec::with_capacity(turns.len());
+    let mut outcomes: Vec<Result<Progress>> = memory::filled(Ok(Progress::Pending), turns.len())?;
+    let mut parts = memory::with_room(turns.len())?;
     for (index, turn) in turns.into_iter().enumerate() {
         let session = turn.session;
         match session.prepare_step().and_then(|()| session.check_cancelled()) {

@@ -76,6 +76,12 @@ impl Lookahead {
         &self.tokens
     }
 
+    /// Makes room for what a pass computes of the drafted tokens: so many floats of rows and of logits.
+    pub fn reserve(&mut self, rows: usize, logits: usize) -> Result<()> {
+        self.rows.try_reserve(rows.saturating_sub(self.rows.len()))?;
+        Ok(self.logits.try_reserve(logits.saturating_sub(self.logits.len()))?)
+    }
+
     /// What the pass computed of the drafted tokens.
     pub fn set_rows(&mut self, rows: &[f32]) {
         self.rows.clear();

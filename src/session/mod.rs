@@ -8,6 +8,7 @@ mod state;
 pub use batch::{Progress, Turn, decode_batch};
 
 use crate::error::Result;
+use crate::memory;
 use crate::model::{Model, Pass, Profile, Tap};
 use crate::ops::Sequence;
 use crate::ops::kv::KvCache;
@@ -108,7 +109,7 @@ impl Session {
             tokens: Vec::new(),
             generated: Vec::new(),
             evaluated: 0,
-            last: Vec::with_capacity(model.decoder().hidden()),
+            last: Vec::new(),
             logits: Vec::new(),
             lookahead: Lookahead::new(options.speculation),
             reused: 0,
@@ -192,7 +193,7 @@ impl Session {
                 let tokens = &inputs[..n];
                 let sequence = Sequence { tokens, start, kv, cancel, cancelled: &mut cancelled, rows: 0..0 };
                 let pass = Pass { sequences: &mut [sequence], profile, tap: None };
-                let x = decoder.forward(exec, workspace, pass)?.to_vec();
+                let x = memory::collected(decoder.forward(exec, workspace, pass)?.iter().copied())?;
                 pass::check_cancelled(cancelled, start)?;
                 for ((x, targets), out) in
                     x.chunks(SCORE_ROWS * hidden).zip(targets.chunks(SCORE_ROWS)).zip(now.chunks_mut(SCORE_ROWS))
@@ -269,12 +270,9 @@ impl Session {
             ..*self
         };
         fork.kv.truncate(self.evaluated);
-        fork.tokens.try_reserve(self.tokens.len())?;
-        fork.generated.try_reserve(self.tokens.len())?;
-        fork.last.try_reserve_exact(self.last.len())?;
-        fork.tokens.extend_from_slice(&self.tokens);
-        fork.generated.extend_from_slice(&self.generated);
-        fork.last.extend_from_slice(&self.last);
+        memory::replace(&mut fork.tokens, &self.tokens)?;
+        memory::replace(&mut fork.generated, &self.generated)?;
+        memory::replace(&mut fork.last, &self.last)?;
         Ok(fork)
     }
 

@@ -3,8 +3,11 @@
 use super::{Session, Step};
 use crate::bail;
 use crate::error::Result;
+use crate::faults;
+use crate::memory;
 use crate::model::{Decoder, Model, Operator, Pass, Profile, Tap, Workspace};
 use crate::ops::{Exec, Sequence};
+use crate::panic::quietly;
 use crate::sampler::Sampler;
 use std::ops::Range;
 
@@ -66,6 +69,19 @@ impl<'a> Part<'a> {
         if matches!(self.want, Want::Nothing) || self.knows() { 0 } else { 1 + self.drafts }
     }
 
+    /// Makes room for what the pass computes of it, so that nothing can fail once it is computed.
+    fn reserve(&mut self, decoder: &Decoder) -> Result<()> {
+        let (start, rows, drafts) = (self.session.evaluated, self.rows(), self.drafts);
+        let (hidden, vocab) = (decoder.hidden(), decoder.vocab());
+        let session = &mut *self.session;
+        session.kv.reserve(start..start + rows)?;
+        session.last.try_reserve_exact(hidden.saturating_sub(session.last.len()))?;
+        if drafts > 0 || matches!(self.want, Want::Logits) {
+            session.logits.try_reserve_exact(vocab.saturating_sub(session.logits.len()))?;
+        }
+        session.lookahead.reserve(drafts * hidden, drafts * vocab)
+    }
+
     fn sequence(&mut self) -> Sequence<'_> {
         let session = &mut *self.session;
         let start = session.evaluated;
@@ -104,6 +120,7 @@ impl<'a> Part<'a> {
 
     /// Does what is wanted, with the logits `[wanted][vocab]` or those that the session has.
     fn deliver(&mut self, logits: &[f32]) {
+        faults::point("deliver");
         let (known, wanted) = (self.knows(), self.wanted());
         let session = &mut *self.session;
         match &mut self.want {
@@ -130,8 +147,7 @@ impl<'a> Part<'a> {
 /// Evaluates `take` and `drafts` tokens of each part, and gives each what it wants. An error concerns all.
 pub(super) fn run(model: &Model, parts: &mut [Part<'_>]) -> Result<()> {
     for part in &mut *parts {
-        let start = part.session.evaluated;
-        if let Err(error) = part.session.kv.reserve(start..start + part.rows()) {
+        if let Err(error) = part.reserve(model.decoder()) {
             part.fail(error);
         }
     }
@@ -176,7 +192,7 @@ impl Run<'_> {
                     &mut one[..]
                 }
                 _ => {
-                    many = parts.iter_mut().filter(|part| part.take > 0).map(Part::sequence).collect::<Vec<_>>();
+                    many = memory::collected(parts.iter_mut().filter(|part| part.take > 0).map(Part::sequence))?;
                     &mut many[..]
                 }
             };
@@ -214,7 +230,10 @@ impl Run<'_> {
         self.exec.team_for(parts.len()).rows(parts, 1, |_, mut block| {
             for i in block.rows() {
                 let part = &mut block.row(i)[0];
-                part.deliver(&logits[part.logits.clone()]);
+                // What fails here, in a sampler, is the part's own: the others have their tokens already, or get them.
+                if let Err(error) = quietly(|| part.deliver(&logits[part.logits.clone()])) {
+                    part.outcome = Err(error);
+                }
             }
         });
         clock.lap(Operator::Sampling);

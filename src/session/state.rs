@@ -18,6 +18,7 @@
 use super::Session;
 use crate::error::Result;
 use crate::kernels::TILE_KEYS;
+use crate::memory;
 use crate::model::Model;
 use crate::ops::kv::KvLayout;
 use crate::{bail, err};
@@ -59,12 +60,15 @@ impl Session {
         head.extend(self.tokens.iter().flat_map(|token| token.to_le_bytes()));
         head.extend(self.generated.iter().map(|&generated| u8::from(generated)));
         head.extend(last.iter().flat_map(|value| value.to_le_bytes()));
-        let mut parts = vec![Cow::Owned(head)];
+        let mut parts = memory::with_room(2 + evaluated.div_ceil(TILE_KEYS))?;
+        parts.push(Cow::Owned(head));
         for (page, held) in self.kv.pages().iter().zip((0..evaluated).step_by(TILE_KEYS)) {
             let held = evaluated - held;
             let mut bytes = Cow::Borrowed(page.bytes());
             if held < TILE_KEYS {
-                layout.blank(bytes.to_mut(), held);
+                let mut copy = memory::collected(bytes.iter().copied())?;
+                layout.blank(&mut copy, held);
+                bytes = Cow::Owned(copy);
             }
             parts.push(bytes);
         }
@@ -80,19 +84,20 @@ impl Session {
         let saved = Saved::read(bytes, &self.model, &layout)?;
         let Saved { tokens, generated, last, pages, evaluated } = saved;
         let vocab = self.model.config().vocab_size;
-        let tokens: Vec<u32> = words(tokens).map(u32::from_le_bytes).collect();
+        let tokens = memory::collected(words(tokens).map(u32::from_le_bytes))?;
         if let Some(i) = tokens.iter().position(|&token| token as usize >= vocab) {
             bail!(Format, "token {i}: id {} is outside the vocabulary of {vocab}", tokens[i]);
         }
         if tokens.len() > self.context {
             bail!(ContextFull, "the saved {} tokens exceed the session's context of {}", tokens.len(), self.context);
         }
+        let generated = memory::collected(generated.iter().map(|&generated| generated == 1))?;
+        let last = memory::collected(words(last).map(f32::from_le_bytes))?;
         let kv = self.kv.restored(pages, self.is_long(tokens.len()))?;
-        self.generated = generated.iter().map(|&generated| generated == 1).collect();
-        self.last = words(last).map(f32::from_le_bytes).collect();
         self.lookahead = self.lookahead.fork();
         self.logits.clear();
-        (self.tokens, self.kv, self.evaluated) = (tokens, kv, evaluated);
+        (self.tokens, self.generated, self.last) = (tokens, generated, last);
+        (self.kv, self.evaluated) = (kv, evaluated);
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! Scratch memory that begins on a cache line.
 
 use crate::error::Result;
+use crate::panic::give_up;
 use std::ops::{Deref, DerefMut};
 
 /// A growing buffer whose first element lies on a cache line, so that no vector of it crosses one. What it holds is lost
@@ -32,7 +33,7 @@ impl<T: Copy + Default> AlignedBuffer<T> {
     /// The first `len` elements, after growing to them.
     pub fn grown(&mut self, len: usize) -> &mut [T] {
         if let Err(e) = self.try_grow(len) {
-            panic!("{}", e.message); // better than the abort of `Vec::resize`: the step fails
+            give_up(e); // the step fails, and the next one may not
         }
         &mut self[..len]
     }

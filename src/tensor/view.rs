@@ -1,6 +1,8 @@
 //! Strided views: a shape and strides over bytes. Slicing and transposing move no data.
 
 use super::DType;
+use crate::error::Result;
+use crate::memory;
 use std::ops::Range;
 
 /// A read-only view of a tensor. Strides are in elements; the data need not be aligned.
@@ -110,10 +112,10 @@ impl<'a> View<'a> {
     }
 
     /// All elements in row-major order of the view, as f32.
-    pub fn to_f32(&self) -> Vec<f32> {
-        let mut out = Vec::with_capacity(self.len());
+    pub fn to_f32(&self) -> Result<Vec<f32>> {
+        let mut out = memory::with_room(self.len())?;
         self.push_from(0, self.offset, &mut out);
-        out
+        Ok(out)
     }
 
     fn push_from(&self, dim: usize, at: usize, out: &mut Vec<f32>) {
@@ -148,7 +150,7 @@ mod tests {
         assert!(!t.is_contiguous() && t.as_bytes().is_none());
         assert_eq!(t.get(&[3, 1, 1]), v.get(&[1, 1, 3]));
         let s = t.sliced(0, 1..3);
-        assert_eq!(s.to_f32(), [1., 13., 5., 17., 9., 21., 2., 14., 6., 18., 10., 22.]);
+        assert_eq!(s.to_f32().unwrap(), [1., 13., 5., 17., 9., 21., 2., 14., 6., 18., 10., 22.]);
         let rows = v.sliced(0, 1..2);
         assert_eq!(rows.as_bytes().unwrap(), &data[48..]);
     }
@@ -159,7 +161,7 @@ mod tests {
         data.extend(half::f16::from_f32(1.5).to_le_bytes());
         data.extend(half::f16::from_f32(-0.25).to_le_bytes());
         let v = View::contiguous(&data[1..], DType::F16, &[2]).unwrap();
-        assert_eq!(v.to_f32(), [1.5, -0.25]);
+        assert_eq!(v.to_f32().unwrap(), [1.5, -0.25]);
         let b = half::bf16::from_f32(3.0).to_le_bytes();
         assert_eq!(View::contiguous(&b, DType::BF16, &[1, 1]).unwrap().get(&[0, 0]), 3.0);
     }

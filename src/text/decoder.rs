@@ -23,6 +23,7 @@
 
 use crate::err;
 use crate::error::Result;
+use crate::memory;
 use tokenizers::decoders::DecoderWrapper;
 use tokenizers::decoders::strip::Strip;
 use tokenizers::tokenizer::Decoder as _;
@@ -118,8 +119,7 @@ impl Plan {
             }
             strings = next;
         }
-        out.extend(strings);
-        Ok(())
+        strings.iter().try_for_each(|s| memory::push_str(out, s))
     }
 
     /// Appends to `out` what is kept back. `state` is of no use afterwards.
@@ -133,8 +133,7 @@ impl Plan {
             stage.finish(kept, &mut next)?;
             strings = next;
         }
-        out.extend(strings);
-        Ok(())
+        strings.iter().try_for_each(|s| memory::push_str(out, s))
     }
 }
 
@@ -192,7 +191,7 @@ impl Stage {
                 out.push(characters(&mut kept.bytes, Bad::EachSequence));
             }
             Stage::StripText(strip) => out.push(strip_fragment(strip, kept, &token)),
-            Stage::Whole(_) => kept.text.get_or_insert_default().push_str(&token),
+            Stage::Whole(_) => memory::push_str(kept.text.get_or_insert_default(), &token)?,
         }
         Ok(())
     }

@@ -4,6 +4,7 @@ use super::decoder::Plan;
 use super::probe::{Kind, probe};
 use crate::err;
 use crate::error::Result;
+use crate::memory;
 use crate::panic::quietly;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -81,7 +82,7 @@ impl Tokenizer {
         let ids = encoding.get_ids();
         let prefix = if options.add_special && options.parse_special { &self.prefix[..] } else { &[] };
         let doubled = ids.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(prefix));
-        Ok(if doubled { ids[prefix.len()..].to_vec() } else { ids.to_vec() })
+        memory::collected(ids.iter().copied().skip(if doubled { prefix.len() } else { 0 }))
     }
 
     /// What the tokenizer puts before a text by itself, such as a beginning-of-text token.

@@ -14,6 +14,7 @@ use super::{EncodeOptions, Tokenizer};
 use crate::checkpoint::{ChatTemplate, TokenizerConfig};
 use crate::error::{Error, Result};
 use crate::panic::quietly;
+use crate::pool::isolate_thread;
 use crate::{bail, err};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
@@ -158,7 +159,10 @@ fn on_a_deep_stack<T: Send>(f: impl FnOnce() -> T + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("rie-chat".into()).stack_size(STACK);
         let thread = thread
-            .spawn_scoped(scope, || quietly(f))
+            .spawn_scoped(scope, || {
+                isolate_thread();
+                quietly(f)
+            })
             .map_err(|e| err!(NoMemory, "the thread that renders the template cannot be started: {e}"))?;
         thread.join().map_err(|_| err!(Internal, "the thread that renders the template ended"))?
     })

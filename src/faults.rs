@@ -1,0 +1,43 @@
+//! Panics on demand, for the tests of what a panic may do. Without the feature `faults` there are none.
+
+/// A place where a test can make the library panic.
+#[inline]
+pub fn point(place: &str) {
+    #[cfg(feature = "faults")]
+    armed::point(place);
+    #[cfg(not(feature = "faults"))]
+    let _ = place;
+}
+
+#[cfg(feature = "faults")]
+pub use armed::arm;
+
+#[cfg(feature = "faults")]
+mod armed {
+    use std::sync::{Mutex, PoisonError};
+
+    /// The place that panics, and how many times it is passed before.
+    static ARMED: Mutex<Option<(String, usize)>> = Mutex::new(None);
+
+    /// Makes `place` panic once, when it was passed `before` times. Replaces what was armed before.
+    pub fn arm(place: &str, before: usize) {
+        *ARMED.lock().unwrap_or_else(PoisonError::into_inner) = Some((place.to_string(), before));
+    }
+
+    pub(super) fn point(place: &str) {
+        let mut armed = ARMED.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = match &mut *armed {
+            Some((name, before)) if name == place => {
+                let now = *before == 0;
+                *before = before.saturating_sub(1);
+                now
+            }
+            _ => false,
+        };
+        if now {
+            *armed = None;
+            drop(armed);
+            panic!("forced at {place}");
+        }
+    }
+}

@@ -49,9 +49,13 @@ pub fn replace<T: Copy>(vector: &mut Vec<T>, items: &[T]) -> Result<()> {
     Ok(())
 }
 
-/// An error unless `bytes` more can be had now. What follows makes many small allocations that cannot fail one by one: a
-/// parser, a tokenizer. `what` names it.
+/// What any call may take in small pieces.
+const HEADROOM: usize = 1 << 20;
+
+/// An error unless `bytes` can be had now, and a little more. Small allocations abort the process if they fail, so a call that
+/// makes many of them (parsers, the tokenizer) asks here first. `what` names it.
 pub fn expect_room(bytes: usize, what: &str) -> Result<()> {
+    let bytes = bytes.saturating_add(HEADROOM);
     let room: Result<Vec<u8>> = with_room(bytes);
     // Used, so that the compiler does not leave out the allocation.
     std::hint::black_box(&room).as_ref().map_err(|_| err!(NoMemory, "{what}: {bytes} bytes cannot be had"))?;

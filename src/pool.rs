@@ -9,11 +9,11 @@ mod host;
 mod team;
 
 pub use block::Block;
-pub use host::{DefaultFloats, cores, isolate_thread};
+pub use host::{BlockedSignals, DefaultFloats, cores};
 pub use team::Team;
 
 use crate::error::Result;
-use crate::{bail, err, log, panic::quietly};
+use crate::{bail, err, log, memory, panic::quietly};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -21,6 +21,9 @@ use std::thread::JoinHandle;
 
 /// Most threads a team can have.
 pub const MAX_THREADS: usize = 1024;
+
+/// What a thread takes besides its stack, in small pieces.
+const THREAD_BYTES: usize = 16 << 10;
 
 /// Stack of a pool thread.
 const STACK_BYTES: usize = 1 << 20;
@@ -79,6 +82,7 @@ impl Pool {
         if let Some(pool) = pools.iter().filter_map(Weak::upgrade).find(fits) {
             return Ok(pool);
         }
+        memory::expect_room(threads * THREAD_BYTES, "threads")?;
         let pool = Arc::new(Pool::start(threads, process)?);
         pools.push(Arc::downgrade(&pool));
         Ok(pool)
@@ -93,11 +97,12 @@ impl Pool {
             done: Condvar::new(),
         });
         let mut pool = Pool { threads, process, shared, handles: Vec::with_capacity(threads), turn: Mutex::new(()) };
+        let _signals = BlockedSignals::set();
         for index in 0..threads {
             let shared = Arc::clone(&pool.shared);
             let builder = std::thread::Builder::new().name(format!("rie-{index}")).stack_size(STACK_BYTES);
             let handle = builder.spawn(move || {
-                host::isolate_thread();
+                let _floats = DefaultFloats::set(); // whatever mode the host's thread has
                 log::silence_thread();
                 if index == 0 { shared.lead() } else { shared.team.follow(index) }
             });

@@ -147,6 +147,14 @@ impl ModelFile {
         self
     }
 
+    /// The same, wherever the process's working directory will be.
+    pub(super) fn absolute(mut self) -> Result<ModelFile> {
+        if let Place::Path(path) = &mut self.place {
+            *path = std::path::absolute(&*path).map_err(|e| err!(Io, "{}: has no absolute path: {e}", self.name))?;
+        }
+        Ok(self)
+    }
+
     /// Opens it for reading; `what` it should be, for the message. Only regular files: opening a pipe could block for
     /// ever.
     pub(super) fn open(&self, what: &str) -> Result<Opened> {

@@ -4,6 +4,7 @@
 //! hostile header costs no more memory than its own size, a name given twice is seen, and errors name the tensor.
 
 use crate::error::{Error, Result};
+use crate::memory;
 use crate::{bail, err};
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
@@ -16,6 +17,9 @@ const PREFIX: usize = 8;
 
 /// The format's own bound on headers.
 const MAX_HEADER: u64 = 100_000_000;
+
+/// Bytes of memory for each byte of JSON, at most: what is parsed, sorted, checked and catalogued.
+const PARSED_BYTES: usize = 16;
 
 /// A checked header.
 #[derive(Debug)]
@@ -63,6 +67,7 @@ impl Header {
         if json.len() != length {
             bail!(Format, "expected {length} bytes of header, found {}", json.len());
         }
+        memory::expect_room(json.len().saturating_mul(PARSED_BYTES), "the header")?;
         Header::parse(&json, file_length)
     }
 

@@ -4,12 +4,17 @@ use super::Document;
 use super::header::Shown;
 use crate::err;
 use crate::error::{Error, Result};
+use crate::memory;
 use serde_json::{Map, Value};
 use std::ops::RangeInclusive;
+
+/// Bytes of memory for each byte of JSON, at most: `[0,0,…` as values, in vectors that grow by doubling.
+const PARSED_BYTES: usize = 64;
 
 /// Parses a file that must hold a JSON object.
 pub(super) fn parse_object(document: &Document) -> Result<Map<String, Value>> {
     let name = &document.name;
+    memory::expect_room(document.bytes.len().saturating_mul(PARSED_BYTES), name)?;
     match serde_json::from_slice(&document.bytes) {
         Ok(Value::Object(map)) => Ok(map),
         Ok(other) => Err(err!(Format, "{name}: expected a JSON object, found {}", found(Some(&other)))),

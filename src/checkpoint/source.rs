@@ -187,6 +187,8 @@ impl Source {
             beside(special_tokens_map)?.as_ref(),
             beside(template)?.as_ref(),
         )?;
+        // The host may change its working directory before it saves the model.
+        let companions = companions.into_iter().map(ModelFile::absolute).collect::<Result<_>>()?;
         let name = name.to_owned();
         Ok(Source { name, config, generation_config, tokenizer, tokenizer_config, index, weights, companions })
     }

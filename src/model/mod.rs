@@ -79,11 +79,13 @@ pub struct Model {
 impl Model {
     /// Loads the model at `path` (a directory or a `.safetensors` file).
     pub fn load(path: &str, options: &LoadOptions, progress: Option<ProgressFn<'_>>) -> Result<Model> {
+        memory::expect_room(0, path)?;
         Model::of(Source::open(path, &options.paths)?, options, progress)
     }
 
     /// Loads the model that `source` has found.
     pub fn of(source: Source, options: &LoadOptions, progress: Option<ProgressFn<'_>>) -> Result<Model> {
+        memory::expect_room(0, &source.name)?;
         let began = Instant::now();
         let kernels = choose_tier(options.isa)?;
         let mut config = Config::parse(&source.config, source.generation_config.as_ref())?;

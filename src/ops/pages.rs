@@ -3,6 +3,7 @@
 
 use crate::error::Result;
 use crate::kernels::TILE_KEYS;
+use crate::memory;
 use crate::tensor::{AlignedBuffer, DType};
 use crate::{bail, err};
 use std::collections::BTreeMap;
@@ -116,7 +117,7 @@ impl PagePool {
         }
         self.pages.fetch_add(1, Ordering::Relaxed);
         let mut bytes = AlignedBuffer::default();
-        let result = bytes.try_grow(len);
+        let result = memory::expect_room(len, "a page").and_then(|()| bytes.try_grow(len));
         // From here on its destructor counts it off.
         let page = Page { bytes, pool: Arc::clone(self), place: Mutex::new(None), private: false };
         match result {

@@ -1,6 +1,10 @@
 //! What the pool needs to know of the machine and undo of the host's process.
 
 use super::MAX_THREADS;
+use std::marker::PhantomData;
+
+/// Keeps what is undone on a thread from being sent to another one.
+type ThisThread = PhantomData<*const ()>;
 
 /// Physical cores that this process may use: affinity and the cgroup's quota count, hardware threads of one core count
 /// once.
@@ -33,23 +37,46 @@ fn physical_cores() -> Option<usize> {
     None
 }
 
-/// Undoes what a new thread of this library inherits from the host's: signals are for the host's threads, and the
-/// floating-point mode must be the default one for equal results.
-pub fn isolate_thread() {
+/// All signals blocked on this thread until this is dropped. Signals are for the host's threads: those that are started
+/// meanwhile inherit the mask, and so never have one delivered.
+#[derive(Debug)]
+pub struct BlockedSignals {
     #[cfg(unix)]
-    // SAFETY: a full signal set, and the calling thread's own mask.
-    unsafe {
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
+    host: libc::sigset_t,
+    _this_thread: ThisThread,
+}
+
+impl BlockedSignals {
+    /// Blocks them.
+    pub fn set() -> BlockedSignals {
+        #[cfg(unix)]
+        // SAFETY: an all-zero sigset_t is a valid value, the calls write one each, and the mask is the calling thread's own.
+        unsafe {
+            let (mut all, mut host): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut host);
+            BlockedSignals { host, _this_thread: PhantomData }
+        }
+        #[cfg(not(unix))]
+        BlockedSignals { _this_thread: PhantomData }
     }
-    mode::write(mode::DEFAULT);
+}
+
+impl Drop for BlockedSignals {
+    fn drop(&mut self) {
+        #[cfg(unix)]
+        // SAFETY: the mask that `set` found, back on the same thread: this is not `Send`.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.host, std::ptr::null_mut());
+        }
+    }
 }
 
 /// The default floating-point mode on this thread until this is dropped; then the host's again, its sticky flags too.
 #[derive(Debug)]
 pub struct DefaultFloats {
     host: mode::Mode,
+    _this_thread: ThisThread,
 }
 
 impl DefaultFloats {
@@ -57,7 +84,7 @@ impl DefaultFloats {
     pub fn set() -> DefaultFloats {
         let host = mode::read();
         mode::write(mode::DEFAULT);
-        DefaultFloats { host }
+        DefaultFloats { host, _this_thread: PhantomData }
     }
 }
 

@@ -100,6 +100,7 @@ impl Session {
     /// An empty session of `model`.
     pub fn new(model: Arc<Model>, options: &SessionOptions) -> Result<Session> {
         let context = if options.context == 0 { model.config().max_position_embeddings } else { options.context };
+        memory::expect_room(0, "a session")?;
         let kv = KvCache::new(model.decoder().kv_layout(options.kv_type), Arc::clone(model.pages()))?;
         Ok(Session {
             context,
@@ -255,6 +256,7 @@ impl Session {
 
     /// A session of the same tokens that shares what is computed; it costs memory where the two go different ways.
     pub fn fork(&self) -> Result<Session> {
+        memory::expect_room(0, "a fork")?;
         let mut fork = Session {
             model: Arc::clone(&self.model),
             kv: self.kv.fork()?,

@@ -22,6 +22,10 @@ use tokenizers::{
     PostProcessorWrapper, PreTokenizedString, PreTokenizer, PreTokenizerWrapper, Token, TokenizerImpl,
 };
 
+/// Bytes of memory that the crate takes for each byte of a tokenizer.json, and of a text: measured, and rounded up.
+const PARSED_BYTES: usize = 16;
+const TOKENIZED_BYTES: usize = 256;
+
 /// How text becomes tokens.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EncodeOptions {
@@ -57,6 +61,7 @@ impl Tokenizer {
     /// Parses `tokenizer.json`; `name` is used in messages. Its settings of truncation, padding and BPE dropout, which
     /// are for training, are dropped.
     pub fn parse(name: &str, bytes: &[u8]) -> Result<Tokenizer> {
+        memory::expect_room(bytes.len().saturating_mul(PARSED_BYTES), name)?;
         let parse = match probe(bytes).map_err(|e| e.at(name))? {
             Kind::Bpe => read::<BPE>, // faster by a third: the crate's ModelWrapper first copies all of it into JSON values
             Kind::Other => read::<ModelWrapper>,
@@ -194,6 +199,7 @@ impl fmt::Debug for Tokenizer {
 
 /// Runs what the crate does with `text`; it may panic.
 fn guarded<T>(text: &str, f: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
+    memory::expect_room(text.len().saturating_mul(TOKENIZED_BYTES), "the text's tokens")?;
     quietly(f)
         .map_err(|_| err!(Tokenizer, "the tokenizer panicked on a text of {} bytes", text.len()))?
         .map_err(|e| err!(Tokenizer, "the tokenizer refused a text of {} bytes: {e}", text.len()))

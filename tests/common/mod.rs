@@ -65,7 +65,8 @@ impl Program {
             .arg(&path)
             .arg("-L")
             .arg(&dir)
-            .args(["-lrie", "-lpthread", "-lm"])
+            // A program's own getenv comes before that of libc, for the library too.
+            .args(["-Wl,--as-needed", "-rdynamic", "-lrie", "-lpthread", "-lm", "-ldl"])
             .arg(format!("-Wl,-rpath,{}", dir.display()));
         let output = cc.output().unwrap_or_else(|e| panic!("the C compiler {compiler:?} cannot be run: {e}"));
         assert!(output.status.success(), "{cc:?}\n{}", text(&output.stderr));
@@ -99,6 +100,11 @@ impl Program {
     /// Where the program is.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The shared library, as the program finds it.
+    pub fn library(&self) -> PathBuf {
+        self.path.with_file_name("librie.so")
     }
 
     /// A command that runs the program.

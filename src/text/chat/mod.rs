@@ -13,8 +13,9 @@ mod python;
 use super::{EncodeOptions, Tokenizer};
 use crate::checkpoint::{ChatTemplate, TokenizerConfig};
 use crate::error::{Error, Result};
+use crate::memory;
 use crate::panic::quietly;
-use crate::pool::isolate_thread;
+use crate::pool::{BlockedSignals, DefaultFloats};
 use crate::{bail, err};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
@@ -29,6 +30,8 @@ const END: char = '\u{fdd1}';
 const MAX_TEMPLATE: usize = 128 << 10;
 /// Longest request.
 const MAX_REQUEST: usize = 16 << 20;
+/// Bytes of memory for each byte of a request, at most: its values, and their marked copies.
+const PARSED_BYTES: usize = 64;
 /// Work of one rendering: instructions, or 64 bytes of text each. A fifth of a second, and at most 128 MB.
 const FUEL: u64 = 2_000_000;
 /// Stack of the thread that renders: enough for the deepest syntax and value that the other bounds let through. Only
@@ -80,6 +83,7 @@ impl Request {
         if json.len() > MAX_REQUEST {
             bail!(InvalidArgument, "json: expected at most {MAX_REQUEST} bytes, found {}", json.len());
         }
+        memory::expect_room(json.len().saturating_mul(PARSED_BYTES), "json")?;
         let value: Value = serde_json::from_str(json).map_err(|e| err!(InvalidArgument, "json: {e}"))?;
         let mut request = Request { variables: Vec::new(), template: None, has_tools: false, now: clock::now() };
         let mut add_generation_prompt = Value::from(false);
@@ -156,14 +160,17 @@ type Mark<'a> = dyn Fn(&str) -> String + Sync + 'a;
 
 /// Runs `f` where even the deepest template that the bounds allow finds room, whatever the stack of the host's thread.
 fn on_a_deep_stack<T: Send>(f: impl FnOnce() -> T + Send) -> Result<T> {
+    memory::expect_room(STACK, "the thread that renders the template")?;
     std::thread::scope(|scope| {
+        let signals = BlockedSignals::set();
         let thread = std::thread::Builder::new().name("rie-chat".into()).stack_size(STACK);
         let thread = thread
             .spawn_scoped(scope, || {
-                isolate_thread();
+                let _floats = DefaultFloats::set();
                 quietly(f)
             })
             .map_err(|e| err!(NoMemory, "the thread that renders the template cannot be started: {e}"))?;
+        drop(signals); // not while it waits
         thread.join().map_err(|_| err!(Internal, "the thread that renders the template ended"))?
     })
 }

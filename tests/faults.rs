@@ -132,9 +132,10 @@ fn a_pass_ends_its_session_only(path: &Path) {
         Settings { ints: &[(RIE_OPT_THREADS, 1)], temperature: None },
         Settings { ints: &[(RIE_OPT_THREADS, 3)], temperature: None },
     ];
-    for (place, n, rounds) in
-        [("layer", 0, [0, 1, 4]), ("layer", 1, [0, 2, 7]), ("worker", 1, [0, 1, 9]), ("deliver", 1, [0; 3])]
-    {
+    let places = [("layer", 0, [0, 1, 4]), ("layer", 1, [0, 2, 7]), ("deliver", 1, [0; 3]), ("worker", 1, [0, 1, 9])];
+    // The jobs of a very small model are done before a worker comes.
+    let shared = path == tiny_model();
+    for (place, n, rounds) in places.into_iter().filter(|(place, ..)| shared || *place != "worker") {
         let model = Model::load(path, THREADS[n]).expect("the model");
         let expected = tokens(&start(&model));
         let other = start(&model);

@@ -14,8 +14,8 @@ use rie::ffi::text::rie_detokenize;
 use rie::ffi::{rie_status, rie_token};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What is refused. The promise begins at 64 KiB.
 const LARGE: usize = 16 << 10;
@@ -90,6 +90,12 @@ fn each_refusal<T, R: PartialEq + std::fmt::Debug>(
     unreachable!("there are fewer allocations than numbers");
 }
 
+/// The tests of this file share the allocator.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The model without its tokenizer, which is another crate's and has no way to fail.
 fn model_path() -> PathBuf {
     let dir = scratch("no-memory");
@@ -131,6 +137,7 @@ fn logits((model, session): &(Model, Session)) -> Outcome<Vec<u32>> {
 
 #[test]
 fn each_large_allocation_may_be_refused() {
+    let _turn = turn();
     let path = model_path();
     let weights = [RIE_WEIGHTS_AS_IS, RIE_WEIGHTS_INT8, RIE_WEIGHTS_INT4];
     let mut report = Vec::new();
@@ -140,8 +147,16 @@ fn each_large_allocation_may_be_refused() {
     };
     for weights in weights {
         // A load keeps nothing from one try to the next.
-        let found =
-            each_refusal("load", || (), |()| logits(&(load(&path, weights)?, session(&path, weights, ALONE, 0, 3).1)));
+        let found = each_refusal(
+            "load",
+            || (),
+            |()| {
+                let model = load(&path, weights)?;
+                let session = model.session(ALONE)?;
+                session.append(&prompt(3))?;
+                logits(&(model, session))
+            },
+        );
         note("load", found, 3);
         let found = each_refusal("prompt", || session(&path, weights, ALONE, 0, 200), logits);
         note("prompt", found, 10);
@@ -187,7 +202,7 @@ fn each_large_allocation_may_be_refused() {
         },
     );
     note("score", found, 10);
-    let lengths = [73, 40, 80, 120, 160, 200];
+    let lengths = [73, 10, 20, 30, 40, 50];
     let sessions = || {
         let (model, first) = session(&path, 0, ALONE, 70, 3);
         let others = lengths[1..].iter().map(|&n| {
@@ -200,7 +215,7 @@ fn each_large_allocation_may_be_refused() {
     };
     let found = each_refusal("batch", sessions, |(_, sessions)| {
         sessions.iter().zip(lengths).try_for_each(|(s, n)| s.truncate(n).map(drop))?;
-        for _ in 0..20 {
+        while sessions.iter().zip(lengths).any(|(s, n)| s.tokens().len() < n + 3) {
             let (_, statuses) = batch(sessions, None)?;
             if let Some(&failed) = statuses.iter().find(|&&status| status < 0) {
                 return Err((failed, "one session's".to_string()));
@@ -255,6 +270,7 @@ fn each_large_allocation_may_be_refused() {
 /// Sizes that no machine has are refused before anything is done.
 #[test]
 fn sizes_without_measure_are_refused() {
+    let _turn = turn();
     let model = Model::load(&tiny_model(), Settings::default()).expect("the model");
     let session = model.session(ALONE).expect("a session");
     let (token, mut text, mut len) = ([1; 1], [0; 8], 0);

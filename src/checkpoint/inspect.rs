@@ -5,6 +5,7 @@ use super::json::parse_object;
 use super::{Config, Document, Rope, RopeScaling, Source};
 use crate::err;
 use crate::error::{Error, Result, Status};
+use crate::memory;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -20,7 +21,9 @@ pub fn inspect(source: &Source) -> Result<String> {
         has_tokenizer: source.tokenizer.is_some(),
         ..describe_config(&source.config, source.generation_config.as_ref())?
     };
-    report.add(&Catalog::read(source, |_, _| Ok(()))?);
+    let catalog = Catalog::read(source, |_, _| Ok(()))?;
+    memory::expect_room(catalog.entries.len() * 1024, &source.name)?; // a description and its JSON, for each tensor
+    report.add(&catalog);
     serde_json::to_string(&report)
         .map_err(|e| err!(Internal, "{}: the description cannot be written: {e}", source.name))
 }

@@ -4,6 +4,7 @@ use super::TokenizerConfig;
 use super::file::{Document, ModelFile, exists};
 use super::header::Shown;
 use crate::error::Result;
+use crate::memory;
 use crate::{bail, err};
 use std::collections::BTreeMap;
 use std::fs;
@@ -228,6 +229,7 @@ pub(super) fn weight_map(index: &Document) -> Result<BTreeMap<String, String>> {
         weight_map: BTreeMap<String, String>,
     }
     let name = &index.name;
+    memory::expect_room(index.bytes.len().saturating_mul(8), name)?; // two strings and their place, for each line
     let Index { weight_map } = serde_json::from_slice(&index.bytes)
         .map_err(|e| err!(Format, "{name}: expected an object with a weight_map of tensor names to file names: {e}"))?;
     if weight_map.is_empty() {

@@ -52,6 +52,7 @@ pub unsafe extern "C" fn rie_decode_batch(
         };
         // SAFETY: the host vouches for `n` writable elements of both.
         let outputs = unsafe { (Buffer::new(out, n, "out")?, Buffer::new(out_status, n, "out_status")?) };
+        memory::expect_room(n.saturating_mul(512), "sessions")?; // small pieces for each
         no_twins(sessions, "sessions")?;
         no_twins(samplers, "samplers")?;
         let (mut tokens, mut statuses) = (memory::with_room(n)?, memory::with_room(n)?);

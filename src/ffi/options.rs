@@ -119,8 +119,8 @@ pub struct Progress {
 impl Progress {
     /// Whether the host cancels.
     pub fn report(self, done: u64, total: u64) -> bool {
-        // SAFETY: `rie_options_set_progress` was given this function with this userdata for this purpose, and the
-        // `rie_model_load` that calls here runs in the host's thread.
+        // SAFETY: `rie_options_set_progress` was given this function with this userdata for this purpose, and the load or save
+        // that calls here runs in the host's thread, during the host's call.
         unsafe { (self.call)(std::ptr::with_exposed_provenance_mut(self.userdata), done, total) != 0 }
     }
 }

@@ -69,7 +69,8 @@ pub unsafe fn attend<L: Lanes, E: Element>(
     let stride = tile.padded + STATE_EXTRA;
     let mut scores = MaybeUninit::<[Scores; ROWS]>::uninit();
     // Passes over all rows at a time, so that the keys and then the values stay in the first-level cache.
-    // SAFETY: r + R ≤ rows ≤ ROWS in each round, and a row's scores are written before they are read.
+    // SAFETY: r + R ≤ rows ≤ ROWS in each round, so the rows' queries, states and scores lie in their arrays. Of a row's scores
+    // `score` writes those of the keys that the row sees, `softmax` the others, and `weigh` reads none of a row that sees no key.
     unsafe {
         let p = scores.as_mut_ptr().cast::<Scores>();
         for first in (0..rows).step_by(ROWS) {

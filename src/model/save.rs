@@ -3,6 +3,7 @@
 use super::{Model, ProgressFn};
 use crate::checkpoint::{Content, LAYOUT_KEY, packing_key, packing_value};
 use crate::error::Result;
+use crate::memory;
 use crate::tensor::quant::{LAYOUT_VERSION, PANEL_ROWS};
 use crate::{bail, err, log};
 use safetensors::Dtype;
@@ -79,6 +80,7 @@ fn temporary_beside(target: &Path) -> Result<PathBuf> {
 
 /// The header of a SafeTensors file of `contents` in their order. Equal contents give equal bytes.
 fn header(contents: &[Content<'_>]) -> Result<Vec<u8>> {
+    memory::expect_room(contents.len() * 1024, "the header of the saved model")?;
     let mut metadata = BTreeMap::from([("format".to_string(), "pt".to_string())]);
     let mut header: BTreeMap<&str, serde_json::Value> = BTreeMap::new();
     let json = |value: serde_json::Result<_>| value.map_err(|e| err!(Internal, "the header of a saved model: {e}"));

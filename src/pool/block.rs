@@ -26,9 +26,15 @@ impl<'a, T> Whole<'a, T> {
         self.height
     }
 
-    /// A block of it. The callers, in `team.rs`, cut each element into exactly one block.
-    pub fn block(&self, rows: Range<usize>, columns: Range<usize>) -> Block<'a, T> {
-        debug_assert!(rows.end <= self.height && columns.end <= self.width);
+    /// A block of it.
+    ///
+    /// # Safety
+    /// No two blocks that live at once have an element in common.
+    ///
+    /// # Panics
+    /// If the block leaves the matrix.
+    pub unsafe fn block(&self, rows: Range<usize>, columns: Range<usize>) -> Block<'a, T> {
+        assert!(rows.end <= self.height && columns.end <= self.width, "{rows:?} × {columns:?}");
         Block { data: self.data, width: self.width, rows, columns, _owner: PhantomData }
     }
 }
@@ -59,7 +65,8 @@ impl<T> Block<'_, T> {
     /// If the row is not the block's.
     pub fn row(&mut self, row: usize) -> &mut [T] {
         assert!(self.rows.contains(&row), "row {row} of {:?}", self.rows);
-        // SAFETY: the row and the columns lie in the matrix (`Whole::block`), and no other block has these elements.
+        // SAFETY: the row, checked above, and the columns, checked by `Whole::block`, lie in the matrix, which is borrowed for 'a;
+        // no other block that lives has these elements, as the caller of `Whole::block` promised.
         unsafe {
             let start = self.data.add(row * self.width + self.columns.start);
             std::slice::from_raw_parts_mut(start, self.columns.len())

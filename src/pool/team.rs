@@ -219,6 +219,8 @@ impl Team {
         self.cut(items, 1, 0, f);
     }
 
+    /// Runs `f` once for each item, in ranges of whole grains: `fixed` grains are each worker's own, the others a tail that all
+    /// draw from. A fixed range is run by who first notes the job's number in its claim, a part of the tail by who draws it.
     fn cut(&self, items: usize, grain: usize, fixed: usize, f: &(dyn Fn(usize, Range<usize>) + Sync)) {
         let grains = items.div_ceil(grain);
         if grains <= 1 {
@@ -251,7 +253,8 @@ impl Team {
     /// Cuts the matrix `data`, rows of `width`, into bands of whole rows and runs `f(worker, band)` on all of them.
     pub fn rows<T: Send + Sync>(&self, data: &mut [T], width: usize, f: impl Fn(usize, Block<'_, T>) + Sync) {
         let whole = Whole::new(data, width);
-        self.split(whole.height(), 1, &|worker, rows| f(worker, whole.block(rows, 0..width)));
+        // SAFETY: `split` gives each row to one call of its closure.
+        self.split(whole.height(), 1, &|worker, rows| f(worker, unsafe { whole.block(rows, 0..width) }));
     }
 
     /// Cuts the columns of the matrix `data`, rows of `width`, into ranges of whole grains and runs `f(worker, range)`.
@@ -263,7 +266,8 @@ impl Team {
         f: impl Fn(usize, Block<'_, T>) + Sync,
     ) {
         let whole = Whole::new(data, width);
-        self.split(width, grain, &|worker, columns| f(worker, whole.block(0..whole.height(), columns)));
+        // SAFETY: `split` gives each column to one call of its closure.
+        self.split(width, grain, &|worker, columns| f(worker, unsafe { whole.block(0..whole.height(), columns) }));
     }
 
     /// Cuts the matrix `data`, rows of `width`, into blocks of `size` (rows, columns) and runs `f(worker, block)` on all of
@@ -282,7 +286,8 @@ impl Team {
                 let (band, column) = (bands - 1 - item / across, item % across);
                 let rows = band * size.0..whole.height().min((band + 1) * size.0);
                 let columns = column * size.1..width.min((column + 1) * size.1);
-                f(worker, whole.block(rows, columns));
+                // SAFETY: `share` gives each item to one call of its closure, and items are different blocks of one grid.
+                f(worker, unsafe { whole.block(rows, columns) });
             }
         });
     }

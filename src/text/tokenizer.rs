@@ -161,6 +161,7 @@ impl Tokenizer {
     /// The text of `tokens`. Bytes that form no character become U+FFFD, as in Hugging Face; an id that the tokenizer
     /// doesn't know is no text, as there (models pad their vocabularies).
     pub fn decode(&self, tokens: &[u32], skip_special: bool) -> Result<String> {
+        memory::expect_room(0, "the tokens' text")?;
         let mut state = self.plan.start();
         let mut out = String::new();
         for token in tokens.iter().filter_map(|&id| self.token(id, skip_special)) {

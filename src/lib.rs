@@ -16,7 +16,7 @@
 //! | 3 | `checkpoint/` | model directories and files that the host names, SafeTensors, `config.json`, `tokenizer_config.json` |
 //! | 2 | `kernels/`, `pool.rs` | one table of kernels per instruction set; the thread team |
 //! | 1 | `tensor/` | element types, quantized formats, strided views, aligned scratch memory |
-//! | 0 | `error.rs`, `log.rs`, `panic.rs`, `memory.rs`, `faults.rs` | status codes and messages; the host's log; panics caught; vectors that may find no memory; panics forced by tests |
+//! | 0 | `error.rs`, `log.rs`, `panic.rs`, `memory.rs`, `faults.rs` | status codes; the host's log; panics caught; vectors for which there may be no room; forced panics |
 //!
 //! # Promises
 //!

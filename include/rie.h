@@ -284,8 +284,9 @@
 
 /**
  * Option, int, `RIE_WEIGHTS_*`, default `RIE_WEIGHTS_AS_IS`. The format that the weights are quantized to while they are loaded.
- * A model that is quantized already (see `rie_model_save`) can only be loaded as it is or in its own format; another is
- * `RIE_ERR_UNSUPPORTED`. Read by `rie_model_load`.
+ * A model that is quantized already (by `rie_model_save`, GPTQ or AWQ) can only be loaded as it is or to as many bits;
+ * `RIE_WEIGHTS_INT4` quantizes what a model of GPTQ or AWQ has in floating point. Another format is `RIE_ERR_UNSUPPORTED`.
+ * Read by `rie_model_load`.
  */
 #define RIE_OPT_WEIGHTS 112
 
@@ -387,7 +388,8 @@
 #define RIE_ISA_NEON 3
 
 /**
- * Weights: as they are stored.
+ * Weights: as they are stored. Matrices of 4 bits as GPTQ and AWQ store them (`quantization_config` of config.json) are put into
+ * the order that is computed in, which takes memory of its own and changes none of their values.
  */
 #define RIE_WEIGHTS_AS_IS 0
 
@@ -465,7 +467,7 @@
 #define RIE_INFO_PARAMETERS 409
 
 /**
- * `rie_get_int`, model: bytes of the weights used, as stored in the files.
+ * `rie_get_int`, model: bytes of the weights used, as they are in memory or mapped.
  */
 #define RIE_INFO_WEIGHT_BYTES 410
 
@@ -475,7 +477,7 @@
 #define RIE_INFO_THREADS 411
 
 /**
- * `rie_get_int`, model: the format of its layers' weights, `RIE_WEIGHTS_*`.
+ * `rie_get_int`, model: the format of its layers' weights, `RIE_WEIGHTS_*`; `RIE_WEIGHTS_INT4` for 4 bits by GPTQ or AWQ too.
  */
 #define RIE_INFO_WEIGHTS 412
 

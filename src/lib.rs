@@ -25,7 +25,8 @@
 //! 2. The same bits everywhere: a result does not depend on the threads, on the other sessions, on how a prompt was cut into
 //!    chunks, or on the instruction set. [`kernels`] states the order of every sum.
 //! 3. Weights are mapped, not copied (or read, or used in the host's memory, if it says so), and used as stored (F32, F16,
-//!    BF16, and INT8 and INT4 as this library saves them); or they are quantized to INT8 or INT4 while they are loaded.
+//!    BF16, and INT8 and INT4 as this library saves them); or they are quantized to INT8 or INT4 while they are loaded, or
+//!    repacked if GPTQ or AWQ has quantized them.
 //!
 //! Adding an architecture touches `model/family.rs`, and `checkpoint/defaults.rs` for what its config means where it is
 //! silent; a quantized format, `tensor/quant.rs` and a `Format` in `kernels/panels.rs`; an instruction set, one file in `kernels/`

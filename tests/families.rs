@@ -12,29 +12,13 @@ use std::sync::Arc;
 
 mod common;
 
+use common::models::{self, bits, logits, session};
+
 /// The window of every case that has one.
 const WINDOW: usize = 8;
 
 fn load(dir: &Path) -> Arc<Model> {
-    let options = LoadOptions { threads: 2, ..Default::default() };
-    Arc::new(Model::load(dir.to_str().unwrap(), &options, None).unwrap_or_else(|e| panic!("{}: {e}", dir.display())))
-}
-
-fn session(model: &Arc<Model>, chunk: usize) -> Session {
-    let options =
-        SessionOptions { context: 256, kv_type: DType::F32, chunk, share_prefixes: false, ..Default::default() };
-    Session::new(model.clone(), &options).unwrap()
-}
-
-/// The bits of the logits after `tokens`, evaluated in chunks of `chunk` (0: at once).
-fn logits(model: &Arc<Model>, tokens: &[u32], chunk: usize) -> Vec<u32> {
-    let mut session = session(model, chunk);
-    session.append(tokens).unwrap();
-    bits(session.logits().unwrap())
-}
-
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|v| v.to_bits()).collect()
+    models::load(dir, &models::options(None))
 }
 
 /// Tokens that differ from one `series` to the next.

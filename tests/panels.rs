@@ -6,7 +6,7 @@
 use half::f16;
 use rie::kernels::{CodeGroup, Kernels, supported};
 use rie::tensor::Quant;
-use rie::tensor::quant::{GROUP, PANEL_ROWS, SCALE_BYTES};
+use rie::tensor::quant::{GROUP, PANEL_ROWS, SCALE_BYTES, ZEROS_AT};
 
 mod common;
 
@@ -141,6 +141,22 @@ fn extreme_codes_and_scales() {
 }
 
 #[test]
+fn zeros_of_any_size_are_exact() {
+    let quant = Quant::Int4Asymmetric;
+    let mut values = Values(15);
+    let mut panels = quantize(scalar(), quant, &values.vec(40 * 96), 96).unwrap();
+    let zeros = [0u8, 1, 7, 8, 15, 16, 128, 255];
+    for (g, group) in panels.chunks_exact_mut(quant.group_bytes()).enumerate() {
+        group[ZEROS_AT..].iter_mut().enumerate().for_each(|(r, zero)| *zero = zeros[(r + g) % 8]);
+    }
+    // Random inputs, and those with the greatest sums of codes, ± 32 · 127.
+    let mut x = values.vec(7 * 96);
+    x.extend([1.0; 96]);
+    x.extend([-1.0; 96]);
+    check_products(quant, &panels, &activations(scalar(), &x, 96), 3, "zeros");
+}
+
+#[test]
 fn activations_are_within_half_a_step() {
     let mut values = Values(13);
     for k in [1, 31, 32, 33, 576] {
@@ -199,7 +215,7 @@ fn error_of_scale(quant: Quant, w: &[f32], scale: f32) -> f64 {
 fn greatest_code(quant: Quant) -> f32 {
     match quant {
         Quant::Int8 => 128.0,
-        Quant::Int4 => 8.0,
+        Quant::Int4 | Quant::Int4Asymmetric => 8.0,
     }
 }
 
@@ -207,7 +223,7 @@ fn greatest_code(quant: Quant) -> f32 {
 fn least_error(quant: Quant, w: &[f32], most: f32) -> f64 {
     let scales = match quant {
         Quant::Int8 => (0..400).map(|i| most / (125.0 + 0.02 * i as f32)).collect::<Vec<_>>(),
-        Quant::Int4 => (0..400).map(|i| most / (5.0 + 0.02 * i as f32)).collect(),
+        Quant::Int4 | Quant::Int4Asymmetric => (0..400).map(|i| most / (5.0 + 0.02 * i as f32)).collect(),
     };
     let errors = scales.into_iter().flat_map(|scale| [scale, -scale]).map(|scale| error_of_scale(quant, w, scale));
     errors.fold(f64::INFINITY, f64::min)

@@ -4,47 +4,20 @@
 
 use rie::checkpoint::Access;
 use rie::error::Status;
-use rie::model::{LoadOptions, Model};
-use rie::session::{Progress, Session, SessionOptions, Turn, decode_batch};
-use rie::tensor::quant::PANEL_ROWS;
+use rie::model::Model;
+use rie::session::{Session, SessionOptions};
 use rie::tensor::{DType, Quant};
-use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 mod common;
 
+use common::models::{
+    Metadata, Tensors, bits, decode_saved, distance, expect_same_bits_everywhere, load, logits, options, rewrite,
+    session, try_load,
+};
 use common::{case, copy_dir, root, scratch};
-
-fn options(weights: Option<Quant>) -> LoadOptions {
-    LoadOptions { threads: 2, weights, ..Default::default() }
-}
-
-fn try_load(dir: &Path, options: &LoadOptions) -> rie::error::Result<Arc<Model>> {
-    Model::load(dir.to_str().unwrap(), options, None).map(Arc::new)
-}
-
-fn load(dir: &Path, options: &LoadOptions) -> Arc<Model> {
-    try_load(dir, options).unwrap_or_else(|e| panic!("{}: {e}", dir.display()))
-}
-
-fn session(model: &Arc<Model>, chunk: usize) -> Session {
-    let options = SessionOptions { context: 128, chunk, share_prefixes: false, ..Default::default() };
-    Session::new(model.clone(), &options).unwrap()
-}
-
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|v| v.to_bits()).collect()
-}
-
-/// The bits of the logits after `tokens`, evaluated in chunks of `chunk` (0: at once).
-fn logits(model: &Arc<Model>, tokens: &[u32], chunk: usize) -> Vec<u32> {
-    let mut session = session(model, chunk);
-    session.append(tokens).unwrap();
-    bits(session.logits().unwrap())
-}
 
 fn tokens(model: &Model, n: usize) -> Vec<u32> {
     (0..n as u32).map(|i| (i * i + 7 * i + 3) % model.config().vocab_size as u32).collect()
@@ -66,31 +39,11 @@ fn free_name(test: &str) -> PathBuf {
 fn every_family_gives_the_same_bits_with_any_tier_threads_chunks_and_batch() {
     for case in cases() {
         for quant in Quant::ALL {
+            let prompt = tokens(&load(&case, &options(None)), 45);
+            let expected = expect_same_bits_everywhere(&case, &options(Some(quant)), &prompt);
             let what = format!("{} {}", case.display(), quant.name());
-            let scalar = load(&case, &LoadOptions { isa: Some("scalar"), threads: 1, ..options(Some(quant)) });
-            let prompt = tokens(&scalar, 45);
-            let expected = logits(&scalar, &prompt, 0);
-            assert!(expected.iter().all(|&v| f32::from_bits(v).is_finite()), "{what}");
             assert_ne!(expected, logits(&load(&case, &options(None)), &prompt, 0), "{what}: nothing was quantized");
-            for (threads, access) in [(1, Access::Map), (3, Access::Read)] {
-                let model = load(&case, &LoadOptions { threads, access, ..options(Some(quant)) });
-                assert_eq!(model.quant(), Some(quant));
-                for chunk in [0, 1, 7] {
-                    assert_eq!(
-                        logits(&model, &prompt, chunk),
-                        expected,
-                        "{what}: {threads} threads, chunks of {chunk}"
-                    );
-                }
-                let mut others: Vec<Session> = (0..4).map(|_| session(&model, 0)).collect();
-                others.iter_mut().zip([1, 5, 9, 45]).for_each(|(s, n)| s.append(&prompt[..n]).unwrap());
-                let turns = others.iter_mut().map(|session| Turn { session, sampler: None }).collect();
-                for progress in decode_batch(&model, turns).unwrap() {
-                    assert!(matches!(progress, Ok(Progress::Step(_) | Progress::Pending)), "{what}: {progress:?}");
-                }
-                others[3].truncate(45).unwrap();
-                assert_eq!(bits(others[3].logits().unwrap()), expected, "{what}: in a batch");
-            }
+            assert_eq!(load(&case, &options(Some(quant))).quant(), Some(quant), "{what}");
         }
     }
 }
@@ -100,21 +53,7 @@ fn decoded(case: &Path, quant: Quant) -> Arc<Model> {
     let (packed, dir) = (free_name("packed"), scratch("decoded"));
     load(case, &options(Some(quant))).save(packed.to_str().unwrap(), None).unwrap();
     copy_dir(&packed, &dir);
-    rewrite(&dir, |tensors, metadata| {
-        for (name, (dtype, shape, data)) in tensors {
-            let Some(packing) = metadata.remove(&format!("rie.{name}")) else { continue };
-            let words: Vec<&str> = packing.split(' ').collect();
-            let quant = Quant::ALL.into_iter().find(|quant| quant.name() == words[0]).unwrap();
-            let [rows, inputs] = [1, 2].map(|i| words[i].parse::<usize>().unwrap());
-            let mut values = vec![0.0; rows * inputs];
-            for (r, row) in values.chunks_exact_mut(inputs).enumerate() {
-                let panel = &data[r / PANEL_ROWS * shape[1]..][..shape[1]];
-                quant.decode_row(panel, r % PANEL_ROWS, row);
-            }
-            (*dtype, *shape) = (Dtype::F32, vec![rows, inputs]);
-            *data = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        }
-    });
+    decode_saved(&dir);
     load(&dir, &options(None))
 }
 
@@ -123,11 +62,7 @@ fn what_is_computed_is_the_quantized_weights_times_nearly_the_activations() {
     for name in ["base", "gqa9_3", "qwen2", "gemma3", "mixtral", "padded_vocab"] {
         let values = |model: &Arc<Model>| {
             let bits = logits(model, &tokens(model, 30), 0);
-            bits.into_iter().map(|v| f64::from(f32::from_bits(v))).collect::<Vec<_>>()
-        };
-        let distance = |a: &[f64], b: &[f64]| {
-            let error: f64 = a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum();
-            (error / b.iter().map(|v| v * v).sum::<f64>()).sqrt()
+            bits.into_iter().map(f32::from_bits).collect::<Vec<_>>()
         };
         let exact = values(&load(&case(name), &options(None)));
         let errors = Quant::ALL.map(|quant| {
@@ -277,32 +212,13 @@ fn weights_that_cannot_be_quantized_are_named() {
     refused(1e30, &["beyond"]);
 }
 
-/// Tensors by name: type, shape, bytes.
-type Tensors = HashMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
-
-/// Writes model.safetensors of `dir` anew after a change.
-fn rewrite(dir: &Path, change: impl Fn(&mut Tensors, &mut HashMap<String, String>)) {
-    let path = dir.join("model.safetensors");
-    let bytes = std::fs::read(&path).unwrap();
-    let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
-    let mut metadata = header.metadata().clone().unwrap_or_default();
-    let stored = SafeTensors::deserialize(&bytes).unwrap();
-    let mut tensors: Tensors =
-        stored.iter().map(|(n, t)| (n.to_string(), (t.dtype(), t.shape().to_vec(), t.data().to_vec()))).collect();
-    change(&mut tensors, &mut metadata);
-    let views =
-        tensors.iter().map(|(n, (dtype, shape, data))| (n, TensorView::new(*dtype, shape.clone(), data).unwrap()));
-    std::fs::remove_file(&path).unwrap();
-    safetensors::serialize_to_file(views, Some(metadata), &path).unwrap();
-}
-
 const Q: &str = "model.layers.0.self_attn.q_proj.weight";
 
 #[test]
 fn damaged_saved_files_are_refused() {
     let saved = free_name("damage");
     load(&case("base"), &options(Some(Quant::Int4))).save(saved.to_str().unwrap(), None).unwrap();
-    let refused = |status: Status, fragments: &[&str], change: &dyn Fn(&mut Tensors, &mut HashMap<String, String>)| {
+    let refused = |status: Status, fragments: &[&str], change: &dyn Fn(&mut Tensors, &mut Metadata)| {
         let dir = scratch("damaged");
         copy_dir(&saved, &dir);
         rewrite(&dir, change);
@@ -315,15 +231,24 @@ fn damaged_saved_files_are_refused() {
     let key = &format!("rie.{Q}")[..];
     let set = |key: &str, value: &str| {
         let (key, value) = (key.to_string(), value.to_string());
-        move |_: &mut Tensors, metadata: &mut HashMap<String, String>| drop(metadata.insert(key.clone(), value.clone()))
+        move |_: &mut Tensors, metadata: &mut Metadata| drop(metadata.insert(key.clone(), value.clone()))
     };
     refused(Status::Unsupported, &["model.safetensors", "rie.layout", "version 1", "found 2"], &set("rie.layout", "2"));
     refused(Status::Unsupported, &["rie.layout", "version 1", "one"], &set("rie.layout", "one"));
     refused(Status::Format, &["quantized", "no rie.layout"], &|_, metadata| drop(metadata.remove("rie.layout")));
-    for text in
-        ["", "INT4", "INT4 48", "INT4 48 x", "INT4 48 48 1", "INT5 48 48", "INT4 0 48", "INT4 48 -1", "int4 48 48"]
-    {
-        refused(Status::Format, &[Q, "expected INT8 or INT4"], &set(key, text));
+    for text in [
+        "",
+        "INT4",
+        "INT4 48",
+        "INT4 48 x",
+        "INT4 48 48 47",
+        "INT4 48 48 48 48",
+        "INT5 48 48",
+        "INT4 0 48",
+        "INT4 48 -1",
+        "int4 48 48",
+    ] {
+        refused(Status::Format, &[Q, "expected INT8 or INT4 or INT4_ASYMMETRIC"], &set(key, text));
     }
     refused(Status::Format, &[Q, "expected U8 [6, 544]", "found U8 [6, 288]"], &set(key, "INT8 48 48"));
     refused(Status::Format, &[Q, "expected U8"], &set(key, "INT4 4800 48"));
@@ -335,11 +260,6 @@ fn damaged_saved_files_are_refused() {
         let (_, _, data) = &tensors[Q];
         let values = (Dtype::F32, vec![data.len() / 4], data.clone());
         tensors.insert(Q.to_string(), values);
-    });
-    // A float among the quantized parts of a layer.
-    refused(Status::Tensor, &["quantized", "is not"], &|tensors, metadata| {
-        metadata.remove(key);
-        tensors.insert(Q.to_string(), (Dtype::F32, vec![48, 48], vec![0; 48 * 48 * 4]));
     });
     let bytes = std::fs::read(saved.join("model.safetensors")).unwrap();
     let dir = scratch("truncated");

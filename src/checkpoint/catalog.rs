@@ -3,7 +3,8 @@
 use super::Source;
 use super::file::Opened;
 use super::header::{Header, Shown};
-use super::matrix::Packing;
+use super::matrix::{Packing, is_order};
+use super::packed::PER_WORD;
 use super::source::weight_map;
 use crate::error::Result;
 use crate::{bail, err};
@@ -41,6 +42,33 @@ impl Entry {
     /// The element type of what is stored.
     pub(super) fn type_name(&self) -> String {
         self.packing.as_ref().map_or_else(|| self.dtype.to_string(), |packing| packing.quant.name().to_string())
+    }
+}
+
+/// What a matrix of GPTQ or AWQ has instead of its `weight`.
+const PACKED: [&str; 4] = ["qweight", "qzeros", "scales", "g_idx"];
+
+/// The name beside `name` that ends with `suffix`: `layer.qweight` for `layer.weight`.
+pub(super) fn packed_name(name: &str, suffix: &str) -> String {
+    let stem = name.rsplit_once('.').map_or("", |(stem, _)| stem);
+    format!("{stem}.{suffix}")
+}
+
+impl Entry {
+    /// Number of weights, if GPTQ or AWQ has packed matrices to 4 bits or not.
+    pub(super) fn weights(&self, packed: bool) -> usize {
+        match self.name.rsplit_once('.') {
+            Some((_, "qweight")) if packed => PER_WORD * self.elements(),
+            Some((_, suffix)) if packed && PACKED.contains(&suffix) => 0,
+            _ if is_order(&self.name, self.dtype) => 0,
+            _ => self.elements(),
+        }
+    }
+
+    /// The name of the matrix that this would be a part of, if GPTQ or AWQ has quantized it.
+    pub(super) fn packed_weight(&self) -> Option<String> {
+        let (_, suffix) = self.name.rsplit_once('.')?;
+        PACKED.contains(&suffix).then(|| packed_name(&self.name, "weight"))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::defaults::Defaults;
 use super::json::{Reader, parse_object};
-use super::{Document, Experts, LayerConfig, Rope, layers, rope};
+use super::{Document, Experts, LayerConfig, Quantization, Rope, layers, quantization, rope};
 use crate::bail;
 use crate::error::Result;
 use serde_json::Value;
@@ -66,6 +66,8 @@ pub struct Config {
     pub logits_scaling: Option<f64>,
     /// Queries, keys and values are clamped to ± this.
     pub clip_qkv: Option<f64>,
+    /// How matrices are stored that are quantized already.
+    pub quantization: Option<Quantization>,
     /// Beginning-of-text token.
     pub bos_token_id: Option<u32>,
     /// End-of-generation tokens; `generation_config.json` wins over `config.json`, and a tokenizer's `eos_token` joins.
@@ -88,6 +90,7 @@ impl Config {
         let generation = generation_config.map(parse_object).transpose()?;
 
         let model_type = c.text("model_type")?.ok_or_else(|| c.wrong("model_type", "a string"))?.to_owned();
+        let quantization = quantization::read(&c)?;
         refuse_other_layouts(&c)?;
         let defaults = Defaults::of(&model_type);
 
@@ -142,6 +145,7 @@ impl Config {
             residual_multiplier: positive("residual_multiplier")?,
             logits_scaling: positive("logits_scaling")?,
             clip_qkv: positive("clip_qkv")?,
+            quantization,
             bos_token_id: bos(holder("bos_token_id"), vocab_size)?,
             eos_token_ids: eos(holder("eos_token_id"), vocab_size)?,
         };
@@ -177,11 +181,6 @@ impl Config {
 
 /// Configs whose weights this library would misread.
 fn refuse_other_layouts(c: &Reader<'_>) -> Result<()> {
-    if let Some(quantization) = c.object("quantization_config")? {
-        let method = quantization.text("quant_method")?.unwrap_or("unnamed");
-        let why = format!("weights quantized by \"{method}\" are not supported; expected F32, F16 or BF16 weights");
-        return Err(c.unsupported("quantization_config", why));
-    }
     if c.get("text_config").is_some() {
         return Err(c.unsupported("text_config", "a language model nested in a larger one is not supported"));
     }

@@ -21,9 +21,10 @@ pub fn inspect(source: &Source) -> Result<String> {
         has_tokenizer: source.tokenizer.is_some(),
         ..describe_config(&source.config, source.generation_config.as_ref())?
     };
+    let packed = !report.config.get("quantization").is_none_or(Value::is_null);
     let catalog = Catalog::read(source, |_, _| Ok(()))?;
     memory::expect_room(catalog.entries.len() * 1024, &source.name)?; // a description and its JSON, for each tensor
-    report.add(&catalog);
+    report.add(&catalog, packed);
     serde_json::to_string(&report)
         .map_err(|e| err!(Internal, "{}: the description cannot be written: {e}", source.name))
 }
@@ -67,13 +68,13 @@ struct TensorReport {
 }
 
 impl Report<'_> {
-    /// Adds files, tensors and their sums.
-    fn add(&mut self, catalog: &Catalog) {
+    /// Adds files, tensors and their sums; `packed` as for [`Entry::weights`](super::catalog::Entry::weights).
+    fn add(&mut self, catalog: &Catalog, packed: bool) {
         for file in &catalog.files {
             self.files.push(FileReport { name: file.file_name.clone(), bytes: file.length });
         }
         for entry in &catalog.entries {
-            let (parameters, bytes) = (entry.elements() as u64, entry.extent.len() as u64);
+            let (parameters, bytes) = (entry.weights(packed) as u64, entry.extent.len() as u64);
             self.parameters += parameters;
             self.bytes += bytes;
             let dtype = entry.type_name();
@@ -149,6 +150,10 @@ fn resolved(config: &Config) -> Map<String, Value> {
         "windows": windows,
         "num_experts": config.experts.as_ref().map(|experts| experts.count),
         "num_experts_per_tok": config.experts.as_ref().map(|experts| experts.per_token),
+        "quantization": config.quantization.as_ref().map(|quantization| json!({
+            "method": quantization.method.name(), "bits": 4, "group_size": quantization.group_size,
+            "desc_act": quantization.desc_act,
+        })),
         "bos_token_id": config.bos_token_id,
         "eos_token_ids": config.eos_token_ids,
     });

@@ -1,14 +1,16 @@
 //! SafeTensors files, mapped or read: tensors by their Hugging Face names.
 
-use super::Source;
-use super::catalog::{Catalog, Entry};
+use super::catalog::{Catalog, Entry, packed_name};
 use super::file::Opened;
 use super::header::{Dims, Shown};
-use super::matrix::{Matrix, Panels};
+use super::matrix::{Matrix, Packing, Panels, is_order, order_name};
+use super::packed::{GAP, PackedMatrix, Parts, Words};
 use super::storage::Storage;
+use super::{Quantization, Source};
 use crate::bail;
 use crate::error::Result;
-use crate::tensor::{DType, Quant, View};
+use crate::memory;
+use crate::tensor::{DType, View};
 use safetensors::Dtype;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -78,8 +80,8 @@ pub struct Content<'a> {
     pub dtype: Dtype,
     /// Its shape, which for a quantized matrix the bytes do not show.
     pub shape: &'a [usize],
-    /// Its format, if it is quantized.
-    pub quant: Option<Quant>,
+    /// What it is, if it is quantized.
+    pub packing: Option<Packing>,
     /// Its bytes.
     pub bytes: &'a [u8],
 }
@@ -87,13 +89,18 @@ pub struct Content<'a> {
 impl Content<'_> {
     /// The name of its element type.
     pub fn type_name(&self) -> String {
-        self.quant.map_or_else(|| self.dtype.to_string(), |quant| quant.name().to_string())
+        self.packing.map_or_else(|| self.dtype.to_string(), |packing| packing.quant.name().to_string())
     }
 
-    /// Number of elements.
-    pub fn elements(&self) -> usize {
-        self.shape.iter().product()
+    /// Number of weights.
+    pub fn weights(&self) -> usize {
+        weights(self.name, self.dtype, self.shape)
     }
+}
+
+/// Number of weights of a tensor.
+fn weights(name: &str, dtype: Dtype, shape: &[usize]) -> usize {
+    if is_order(name, dtype) { 0 } else { shape.iter().product() }
 }
 
 /// How the weights of files come into memory. Those that are in the host's memory are used there.
@@ -180,10 +187,8 @@ impl Checkpoint {
     /// Ends the load: what belongs to the model and is still to be read is read, except the tensors that `instead`
     /// replaces, and the files are closed. Nothing can be asked for afterwards.
     pub fn settle(&mut self, instead: &[Panels]) -> Result<()> {
-        let to_read =
-            |entry: &&Entry| matches!(self.files[entry.file], Data::ToRead(_)) && replacement(instead, entry).is_none();
         let mut kept = BTreeMap::new();
-        for entry in self.catalog.entries.iter().filter(to_read) {
+        for entry in self.stored(instead).filter(|entry| matches!(self.files[entry.file], Data::ToRead(_))) {
             kept.insert(entry.name.clone(), self.storage(entry)?.0);
         }
         self.kept = kept;
@@ -203,15 +208,25 @@ impl Checkpoint {
     ///
     /// Where both names are there, the prefixed one is meant.
     pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
+        let (entry, dtype) = self.checked(name, shape, "F32, F16 or BF16", float)?;
+        let (storage, extent) = self.storage(entry)?;
+        Ok(Tensor { name: entry.name.clone(), dtype, shape: shape.to_vec(), storage, extent })
+    }
+
+    /// The entry `name` of exactly `shape`, and what `accepted`, which `expected` describes, makes of its element type.
+    fn checked<T>(
+        &self,
+        name: &str,
+        shape: &[usize],
+        expected: &str,
+        accepted: impl Fn(Dtype) -> Option<T>,
+    ) -> Result<(&Entry, T)> {
         let Some(entry) = self.find(name) else {
             bail!(Tensor, "{name}: missing from {}", self.place());
         };
         let place = || format!("{} in {}", Shown(&entry.name), self.catalog.files[entry.file].name);
-        let dtype = match entry.dtype {
-            Dtype::F32 => DType::F32,
-            Dtype::F16 => DType::F16,
-            Dtype::BF16 => DType::BF16,
-            _ => bail!(Tensor, "{}: expected F32, F16 or BF16, found {}", place(), entry.type_name()),
+        let Some(dtype) = accepted(entry.dtype) else {
+            bail!(Tensor, "{}: expected {expected}, found {}", place(), entry.type_name());
         };
         if entry.shape != shape {
             bail!(Tensor, "{}: expected shape {}, found {}", place(), Dims(shape), Dims(&entry.shape));
@@ -219,53 +234,107 @@ impl Checkpoint {
         if shape.contains(&0) {
             bail!(Tensor, "{}: expected elements, found none (shape {})", place(), Dims(shape));
         }
+        Ok((entry, dtype))
+    }
+
+    /// Words of 32 bits, in rows as long as the last dimension of `shape`.
+    fn words(&self, name: &str, shape: &[usize]) -> Result<Words> {
+        let (entry, ()) = self.checked(name, shape, "I32", |dtype| (dtype == Dtype::I32).then_some(()))?;
         let (storage, extent) = self.storage(entry)?;
-        Ok(Tensor { name: entry.name.clone(), dtype, shape: shape.to_vec(), storage, extent })
+        Ok(Words { name: entry.name.clone(), storage, extent, width: shape.last().copied().unwrap_or(1) })
     }
 
     /// As [`tensor`](Self::tensor), the matrix `name`, `[rows][inputs]`, which may also be quantized.
     pub fn matrix(&self, name: &str, shape: [usize; 2]) -> Result<Matrix> {
-        let Some(entry) = self.find(name).filter(|entry| entry.packing.is_some()) else {
-            return self.tensor(name, &shape).map(Matrix::Float);
-        };
-        if entry.dims() != shape {
+        let quantized = self.find(name).and_then(|entry| Some((entry, entry.packing?)));
+        let Some((entry, packing)) = quantized else { return self.tensor(name, &shape).map(Matrix::Float) };
+        if packing.shape != shape {
             let file = &self.catalog.files[entry.file].name;
-            let (expected, found) = (Dims(&shape), Dims(entry.dims()));
+            let (expected, found) = (Dims(&shape), Dims(&packing.shape));
             bail!(Tensor, "{} in {file}: expected shape {expected}, found {found}", Shown(&entry.name));
         }
-        let (storage, extent) = self.storage(entry)?;
-        Ok(Matrix::Panels(Panels::stored(entry, storage, extent)))
+        let order = packing.places.map(|places| self.order(&entry.name, places, shape[1])).transpose()?;
+        Ok(Matrix::Panels(Panels::stored(packing, entry.name.clone(), self.storage(entry)?, order)))
     }
 
-    /// Whether [`tensor`](Self::tensor) would find the name.
-    pub fn contains(&self, name: &str) -> bool {
-        self.find(name).is_some()
-    }
-
-    /// Number of elements of all tensors, and their bytes. `instead` as for [`contents`](Self::contents).
-    pub fn totals(&self, instead: &[Panels]) -> (u64, u64) {
-        let bytes = |e: &Entry| replacement(instead, e).map_or(e.extent.len(), |panels| panels.bytes().len());
-        // The sums are bounded by the bits of the files.
-        let add = |(elements, sum), e: &Entry| (elements + e.elements() as u64, sum + bytes(e) as u64);
-        self.catalog.entries.iter().fold((0, 0), add)
-    }
-
-    /// All tensors in the order of their names. Those of `instead`, in the same order, take the place of the ones in the files.
-    /// Tensors that are read have their bytes once the load is [`settled`](Self::settle).
-    pub fn contents<'a>(&'a self, instead: &'a [Panels]) -> Vec<Content<'a>> {
-        let mut entries: Vec<_> = self.catalog.entries.iter().collect();
-        entries.sort_by(|a, b| a.name.cmp(&b.name));
-        let content = |e: &'a Entry| {
-            let panels = replacement(instead, e);
-            Content {
-                name: &e.name,
-                dtype: e.dtype,
-                shape: e.dims(),
-                quant: panels.map(Panels::quant).or(e.packing.map(|packing| packing.quant)),
-                bytes: panels.map_or_else(|| self.bytes(e), Panels::bytes),
+    /// What has the order of the inputs of the matrix `name`: each of them once.
+    fn order(&self, name: &str, places: usize, inputs: usize) -> Result<Words> {
+        let order = self.words(&order_name(name), &[places])?;
+        let mut seen = memory::filled(false, inputs)?;
+        for (place, input) in order.all().enumerate().filter(|(_, input)| *input != GAP) {
+            if seen.get(input as usize).is_none_or(|&seen| seen) {
+                let input = input as i32;
+                bail!(Tensor, "{}[{place}]: expected each of {inputs} inputs once, or -1, found {input}", order.name);
             }
+            seen[input as usize] = true;
+        }
+        if let Some(input) = seen.iter().position(|seen| !seen) {
+            bail!(Tensor, "{}: expected each of {inputs} inputs once, {input} is missing", order.name);
+        }
+        Ok(order)
+    }
+
+    /// The matrix `name`, `[rows][inputs]`, as GPTQ or AWQ stores it; `None` if it is not stored so.
+    pub fn packed(
+        &self,
+        name: &str,
+        shape: [usize; 2],
+        quantization: Option<&Quantization>,
+    ) -> Result<Option<PackedMatrix>> {
+        let part = |suffix| packed_name(name, suffix);
+        let Some(codes) = self.find(&part("qweight")).filter(|_| self.find(name).is_none()) else { return Ok(None) };
+        let place = || format!("{} in {}", Shown(&codes.name), self.catalog.files[codes.file].name);
+        let Some(quantization) = quantization else {
+            bail!(Config, "{}: quantized, but config.json has no quantization_config", place());
         };
-        entries.into_iter().map(content).collect()
+        let name = packed_name(&codes.name, "weight");
+        let shapes = PackedMatrix::shapes(&name, shape, quantization)?;
+        let has_groups = quantization.desc_act || self.find(&part("g_idx")).is_some();
+        let g_idx = has_groups.then(|| self.words(&part("g_idx"), &[shape[1]])).transpose()?;
+        let parts = Parts {
+            codes: self.words(&part("qweight"), &shapes.codes)?,
+            zeros: self.words(&part("qzeros"), &shapes.zeros)?,
+            scales: self.tensor(&part("scales"), &shapes.scales)?,
+            g_idx,
+        };
+        PackedMatrix::new(name, shape, quantization, parts).map(Some)
+    }
+
+    /// Whether there is something of this name, or a matrix of it as GPTQ or AWQ stores it.
+    pub fn contains(&self, name: &str) -> bool {
+        self.find(name).or_else(|| self.find(&packed_name(name, "qweight"))).is_some()
+    }
+
+    /// Number of weights of all tensors, and their bytes. `instead` as for [`contents`](Self::contents).
+    pub fn totals(&self, instead: &[Panels]) -> (u64, u64) {
+        // The sums are bounded by the bits of the files.
+        let stored = self.stored(instead).map(|e| (weights(&e.name, e.dtype, e.dims()), e.extent.len()));
+        let made = instead.iter().flat_map(Panels::contents).map(|c| (c.weights(), c.bytes.len()));
+        stored.chain(made).fold((0, 0), |(sum, all), (weights, bytes)| (sum + weights as u64, all + bytes as u64))
+    }
+
+    /// All tensors in the order of their names. The matrices `instead`, in the same order, take the place of what the files have
+    /// of them. Tensors that are read have their bytes once the load is [`settled`](Self::settle).
+    pub fn contents<'a>(&'a self, instead: &'a [Panels]) -> Vec<Content<'a>> {
+        let stored = self.stored(instead).map(|e| Content {
+            name: &e.name,
+            dtype: e.dtype,
+            shape: e.dims(),
+            packing: e.packing,
+            bytes: self.bytes(e),
+        });
+        let mut contents: Vec<_> = stored.chain(instead.iter().flat_map(Panels::contents)).collect();
+        contents.sort_by(|a, b| a.name.cmp(b.name));
+        contents
+    }
+
+    /// The tensors whose place nothing of `instead` takes.
+    fn stored(&self, instead: &[Panels]) -> impl Iterator<Item = &Entry> {
+        let made = move |name: &str| instead.binary_search_by(|panels| panels.name().cmp(name)).is_ok();
+        self.catalog
+            .entries
+            .iter()
+            .filter(move |e| !made(&e.name) && !e.packed_weight().is_some_and(|name| made(&name)))
     }
 
     fn bytes(&self, entry: &Entry) -> &[u8] {
@@ -306,7 +375,12 @@ impl Checkpoint {
     }
 }
 
-/// What takes the place of a tensor; `instead` is in the order of names.
-fn replacement<'a>(instead: &'a [Panels], entry: &Entry) -> Option<&'a Panels> {
-    instead.binary_search_by(|panels| panels.name().cmp(&entry.name)).ok().map(|i| &instead[i])
+/// An element type that weights can be used in.
+fn float(dtype: Dtype) -> Option<DType> {
+    match dtype {
+        Dtype::F32 => Some(DType::F32),
+        Dtype::F16 => Some(DType::F16),
+        Dtype::BF16 => Some(DType::BF16),
+        _ => None,
+    }
 }

@@ -94,8 +94,9 @@ pub const RIE_OPT_SHARE_PREFIXES: i32 = 110;
 pub const RIE_OPT_SPECULATION: i32 = 111;
 
 /// Option, int, `RIE_WEIGHTS_*`, default `RIE_WEIGHTS_AS_IS`. The format that the weights are quantized to while they are loaded.
-/// A model that is quantized already (see `rie_model_save`) can only be loaded as it is or in its own format; another is
-/// `RIE_ERR_UNSUPPORTED`. Read by `rie_model_load`.
+/// A model that is quantized already (by `rie_model_save`, GPTQ or AWQ) can only be loaded as it is or to as many bits;
+/// `RIE_WEIGHTS_INT4` quantizes what a model of GPTQ or AWQ has in floating point. Another format is `RIE_ERR_UNSUPPORTED`.
+/// Read by `rie_model_load`.
 pub const RIE_OPT_WEIGHTS: i32 = 112;
 /// Option, int, 0 or 1 (default). 1 = weight files are mapped, which takes no time and shares the system's cache; they
 /// must not be truncated or overwritten while the model lives, or the process is killed. 0 = they are read into memory
@@ -148,7 +149,8 @@ pub const RIE_ISA_AVX2: i32 = 2;
 /// Instruction set: AArch64 with NEON.
 pub const RIE_ISA_NEON: i32 = 3;
 
-/// Weights: as they are stored.
+/// Weights: as they are stored. Matrices of 4 bits as GPTQ and AWQ store them (`quantization_config` of config.json) are put into
+/// the order that is computed in, which takes memory of its own and changes none of their values.
 pub const RIE_WEIGHTS_AS_IS: i32 = 0;
 /// Weights: 8-bit integers, each 32 along a row with a scale of 16 bits; 8.5 bits a weight. Norms, biases and the routers of
 /// experts stay as they are.
@@ -183,11 +185,11 @@ pub const RIE_INFO_BOS_TOKEN: i32 = 407;
 pub const RIE_INFO_EOS_TOKEN: i32 = 408;
 /// `rie_get_int`, model: number of weights used.
 pub const RIE_INFO_PARAMETERS: i32 = 409;
-/// `rie_get_int`, model: bytes of the weights used, as stored in the files.
+/// `rie_get_int`, model: bytes of the weights used, as they are in memory or mapped.
 pub const RIE_INFO_WEIGHT_BYTES: i32 = 410;
 /// `rie_get_int`, model: number of threads that compute for it.
 pub const RIE_INFO_THREADS: i32 = 411;
-/// `rie_get_int`, model: the format of its layers' weights, `RIE_WEIGHTS_*`.
+/// `rie_get_int`, model: the format of its layers' weights, `RIE_WEIGHTS_*`; `RIE_WEIGHTS_INT4` for 4 bits by GPTQ or AWQ too.
 pub const RIE_INFO_WEIGHTS: i32 = 412;
 /// `rie_get_int`, session: number of tokens, evaluated or queued.
 pub const RIE_INFO_TOKENS: i32 = 500;

@@ -103,7 +103,7 @@ fn model_int(model: &Model, key: i32) -> Result<i64> {
         RIE_INFO_WEIGHTS => i64::from(match model.quant() {
             None => RIE_WEIGHTS_AS_IS,
             Some(Quant::Int8) => RIE_WEIGHTS_INT8,
-            Some(Quant::Int4) => RIE_WEIGHTS_INT4,
+            Some(Quant::Int4 | Quant::Int4Asymmetric) => RIE_WEIGHTS_INT4,
         }),
         RIE_INFO_KV_PAGES => model.pages().usage().0 as i64,
         RIE_INFO_KV_BYTES => model.pages().usage().1 as i64,

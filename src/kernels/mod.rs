@@ -88,7 +88,7 @@ macro_rules! tier {
         $(#[$doc])*
         pub static $NAME: $crate::kernels::Kernels = {
             use $crate::kernels::lanes::{BF16, F16, F32};
-            use $crate::kernels::panels::{Int4, Int8};
+            use $crate::kernels::panels::{Int4, Int4Asymmetric, Int8};
             $crate::kernels::Kernels {
                 name: $name,
                 gemv: [gemv::<F32>, gemv::<F16>, gemv::<BF16>],
@@ -103,10 +103,10 @@ macro_rules! tier {
                 attend: [attend::<F32>, attend::<F16>, attend::<BF16>],
                 merge,
                 prefetch,
-                panel_gemv: [panel_gemv::<Int8>, panel_gemv::<Int4>],
-                panel_gemm: [panel_gemm::<Int8>, panel_gemm::<Int4>],
+                panel_gemv: [panel_gemv::<Int8>, panel_gemv::<Int4>, panel_gemv::<Int4Asymmetric>],
+                panel_gemm: [panel_gemm::<Int8>, panel_gemm::<Int4>, panel_gemm::<Int4Asymmetric>],
                 quantize_row,
-                quantize_panel: [quantize_panel::<Int8>, quantize_panel::<Int4>],
+                quantize_panel: [quantize_panel::<Int8>, quantize_panel::<Int4>, quantize_panel::<Int4Asymmetric>],
             }
         };
 

@@ -6,7 +6,7 @@
 
 use super::float::{blocks, load_some};
 use super::lanes::{LANES, Lanes};
-use crate::tensor::quant::{GROUP, PANEL_ROWS, Quant, SCALE_BYTES};
+use crate::tensor::quant::{GROUP, PANEL_ROWS, Quant, SCALE_BYTES, ZEROS_AT};
 
 /// Tokens of a register tile.
 pub const PANEL_TOKENS: usize = 4;
@@ -26,10 +26,13 @@ pub trait IntLanes: Lanes {
     /// `acc[t][r] += Σ w[r][i] · x[t][i]` over four i: `w` are the 32 i8 `[8][4]`, each `x[t]` points at four i8 in ±127.
     unsafe fn int8_dot<const T: usize>(acc: &mut [Self::Int; T], w: *const u8, x: [*const i8; T]);
     /// `acc[t][r] += Σ w[r][i] · x[t][i]` over eight i: `w` are 32 bytes `[8][4]`, of which the lower halves, from 0 to 15,
-    /// meet the first four i8 at `x[t]` and the upper ones the next four. After four calls [`int4_sums`](Self::int4_sums) is due.
+    /// meet the first four i8 at `x[t]` and the upper ones the next four. After four calls [`int4_sums`](Self::int4_sums) or
+    /// [`int4_sums_less_zeros`](Self::int4_sums_less_zeros) is due.
     unsafe fn int4_dot<const T: usize>(acc: &mut [Self::Int; T], w: *const u8, x: [*const i8; T]);
     /// What [`int4_dot`](Self::int4_dot) has added up, less `eight`, as plain sums.
     unsafe fn int4_sums(acc: Self::Int, eight: i32) -> Self::Int;
+    /// The same, less `zeros[r] · total`: eight u8, and a number that fits 16 bits.
+    unsafe fn int4_sums_less_zeros(acc: Self::Int, zeros: *const u8, total: i32) -> Self::Int;
     /// As f32; the sums of a group are far below 2²⁴.
     unsafe fn from_int(v: Self::Int) -> Self;
     /// Eight integers in −128..=127 as i8.
@@ -55,6 +58,8 @@ pub trait Format {
 pub enum Int8 {}
 /// [`Quant::Int4`].
 pub enum Int4 {}
+/// [`Quant::Int4Asymmetric`].
+pub enum Int4Asymmetric {}
 
 impl Format for Int8 {
     const QUANT: Quant = Quant::Int8;
@@ -73,20 +78,50 @@ impl Format for Int8 {
     }
 }
 
+/// The products of the stored halves of bytes of one group, from 0 to 15, still to be summed.
+///
+/// # Safety
+/// `w` is a group of a panel of INT4, with zeros or without.
+#[inline(always)]
+unsafe fn int4_products<L: IntLanes, const T: usize>(w: *const u8, x: [&CodeGroup; T]) -> [L::Int; T] {
+    // SAFETY: four times 32 bytes follow the scales, and each x[t] has 32 codes.
+    unsafe {
+        let mut acc = [L::int_zero(); T];
+        for i in 0..GROUP / 8 {
+            L::int4_dot(&mut acc, w.add(SCALE_BYTES + 32 * i), x.map(|x| x.codes.as_ptr().add(8 * i)));
+        }
+        acc
+    }
+}
+
 impl Format for Int4 {
     const QUANT: Quant = Quant::Int4;
     const CODES: (f32, f32) = (-8.0, 7.0);
     const GREATEST: &'static [[f32; 4]] = &[[-7.0, -7.6, -8.3, -9.0], [7.0, 7.6, 8.3, 9.0], [6.5, -9.8, -6.5, 9.8]];
     #[inline(always)]
     unsafe fn sums<L: IntLanes, const T: usize>(w: *const u8, x: [&CodeGroup; T]) -> [L::Int; T] {
-        // SAFETY: four times 32 bytes follow the scales, and each x[t] has 32 codes.
+        // SAFETY: as the caller.
         unsafe {
-            let mut acc = [L::int_zero(); T];
-            for i in 0..GROUP / 8 {
-                L::int4_dot(&mut acc, w.add(SCALE_BYTES + 32 * i), x.map(|x| x.codes.as_ptr().add(8 * i)));
-            }
+            let mut acc = int4_products::<L, T>(w, x);
             for (acc, x) in acc.iter_mut().zip(x) {
                 *acc = L::int4_sums(*acc, x.eight);
+            }
+            acc
+        }
+    }
+}
+
+impl Format for Int4Asymmetric {
+    const QUANT: Quant = Quant::Int4Asymmetric;
+    const CODES: (f32, f32) = Int4::CODES;
+    const GREATEST: &'static [[f32; 4]] = Int4::GREATEST;
+    #[inline(always)]
+    unsafe fn sums<L: IntLanes, const T: usize>(w: *const u8, x: [&CodeGroup; T]) -> [L::Int; T] {
+        // SAFETY: as the caller: eight zeros lie at the end of the group. The sum of 32 codes in ±127 fits 16 bits.
+        unsafe {
+            let mut acc = int4_products::<L, T>(w, x);
+            for (acc, x) in acc.iter_mut().zip(x) {
+                *acc = L::int4_sums_less_zeros(*acc, w.add(ZEROS_AT), x.eight / 8);
             }
             acc
         }

@@ -148,6 +148,12 @@ impl IntLanes for Scalar {
         acc.map(|sum| sum - eight)
     }
     #[inline(always)]
+    unsafe fn int4_sums_less_zeros(acc: [i32; 8], zeros: *const u8, total: i32) -> [i32; 8] {
+        // SAFETY: the caller vouches for eight u8 at zeros.
+        let zeros = unsafe { zeros.cast::<[u8; 8]>().read() };
+        std::array::from_fn(|r| acc[r] - i32::from(zeros[r]) * total)
+    }
+    #[inline(always)]
     unsafe fn from_int(v: [i32; 8]) -> Self {
         Scalar(v.map(|v| v as f32))
     }

@@ -1,6 +1,7 @@
-//! Where the weights of a model come from: its checkpoint, quantized on the way if that is asked for.
+//! Where the weights of a model come from: its checkpoint, quantized on the way if that is asked for, or repacked if GPTQ or AWQ
+//! has quantized them.
 
-use crate::checkpoint::{Checkpoint, Matrix, Panels, Tensor};
+use crate::checkpoint::{Checkpoint, Config, Matrix, PackedMatrix, Panels, Quantization, Tensor};
 use crate::error::Result;
 use crate::kernels::Kernels;
 use crate::pool::Pool;
@@ -26,21 +27,29 @@ pub enum Purpose {
 /// A source of weights.
 pub struct Loader<'a> {
     checkpoint: &'a Checkpoint,
+    quantization: Option<&'a Quantization>,
     kernels: &'static Kernels,
     pool: &'a Pool,
     /// The format asked for.
     quant: Option<Quant>,
-    /// What was quantized so far, by name: some matrices are asked for twice.
+    /// What was quantized or repacked so far, by name: some matrices are asked for twice.
     made: RefCell<BTreeMap<String, Panels>>,
 }
 
 impl<'a> Loader<'a> {
     /// One that gives what `checkpoint` has, quantized to `quant` by the threads of `pool`.
-    pub fn new(checkpoint: &'a Checkpoint, kernels: &'static Kernels, pool: &'a Pool, quant: Option<Quant>) -> Self {
-        Loader { checkpoint, kernels, pool, quant, made: RefCell::default() }
+    pub fn new(
+        checkpoint: &'a Checkpoint,
+        config: &'a Config,
+        kernels: &'static Kernels,
+        pool: &'a Pool,
+        quant: Option<Quant>,
+    ) -> Self {
+        let quantization = config.quantization.as_ref();
+        Loader { checkpoint, quantization, kernels, pool, quant, made: RefCell::default() }
     }
 
-    /// All that was quantized, by name.
+    /// All that was quantized or repacked, by name.
     pub fn made(self) -> Vec<Panels> {
         self.made.into_inner().into_values().collect()
     }
@@ -57,6 +66,11 @@ impl<'a> Loader<'a> {
 
     /// The matrix `name`, `[rows][inputs]`, in the format that is asked for.
     pub fn matrix(&self, name: &str, shape: [usize; 2], purpose: Purpose) -> Result<Matrix> {
+        if let Some(packed) = self.checkpoint.packed(name, shape, self.quantization)? {
+            let quant = packed.quant();
+            self.expect_bits(name, quant)?;
+            return self.repacked(&packed, quant).map(Matrix::Panels);
+        }
         let wanted = match purpose {
             Purpose::Layer => self.quant,
             Purpose::Vocabulary => self.quant.map(|_| Quant::Int8),
@@ -64,41 +78,77 @@ impl<'a> Loader<'a> {
         };
         let matrix = self.checkpoint.matrix(name, shape)?;
         match (&matrix, wanted) {
-            (Matrix::Float(tensor), Some(quant)) => self.quantized(tensor, quant).map(Matrix::Panels),
+            (Matrix::Float(tensor), Some(quant)) => return self.quantized(tensor, quant).map(Matrix::Panels),
             (Matrix::Panels(panels), Some(quant)) if panels.quant() != quant => {
-                let (found, asked) = (panels.quant().name(), quant.name());
+                self.expect_bits(name, panels.quant())?
+            }
+            _ => {}
+        }
+        Ok(matrix)
+    }
+
+    /// An error if a matrix in the format `found` is not what was asked for.
+    fn expect_bits(&self, name: &str, found: Quant) -> Result<()> {
+        match self.quant {
+            Some(asked) if asked.bits() != found.bits() => {
+                let (found, asked) = (found.name(), asked.name());
                 bail!(
                     Unsupported,
                     "{name}: the weights are {found} already; load them as they are instead of as {asked}"
                 )
             }
-            _ => Ok(matrix),
+            _ => Ok(()),
         }
     }
 
     /// `tensor` in the format `quant`, straight from where it is mapped.
     fn quantized(&self, tensor: &Tensor, quant: Quant) -> Result<Panels> {
-        if let Some(made) = self.made.borrow().get(tensor.name()) {
-            return Ok(made.clone());
-        }
-        let (rows, inputs) = (tensor.shape()[0], tensor.shape()[1]);
-        let too_large = || err!(NoMemory, "{}: {rows} × {inputs} weights exceed the address space", tensor.name());
-        let panel_bytes = quant.panel_bytes(inputs).ok_or_else(too_large)?;
-        let mut bytes = AlignedBuffer::default();
-        bytes.try_grow(panel_bytes.checked_mul(rows.div_ceil(PANEL_ROWS)).ok_or_else(too_large)?)?;
+        let inputs = tensor.shape()[1];
         let mut scratch = Vec::new();
         for _ in 0..self.pool.threads() {
             let mut values = AlignedBuffer::default();
             values.try_grow(PANEL_ROWS * inputs)?;
             scratch.push(Mutex::new(values));
         }
-        let (good, kernels) = (AtomicBool::new(true), self.kernels);
+        let kernels = self.kernels;
+        let write = |worker: usize, panel, out: &mut [u8]| {
+            let mut values = scratch[worker].lock().unwrap_or_else(PoisonError::into_inner);
+            widen_panel(kernels, tensor, panel, &mut values);
+            kernels.quantize_panel(quant, &values, out)
+        };
+        let shape = [tensor.shape()[0], inputs];
+        self.panels(tensor.name(), shape, quant, None, write, || unfit(tensor, quant))
+    }
+
+    /// `packed` in the format `quant`, which holds it, straight from where it is mapped.
+    fn repacked(&self, packed: &PackedMatrix, quant: Quant) -> Result<Panels> {
+        let write = |_, panel, out: &mut [u8]| packed.write_panel(quant, panel, out);
+        self.panels(packed.name(), packed.shape(), quant, packed.order(), write, || packed.fault())
+    }
+
+    /// The matrix `name` as the threads of the pool `write(worker, panel, bytes)` it, once. Where that gives `false`, the error
+    /// is what `fault` finds.
+    fn panels(
+        &self,
+        name: &str,
+        [rows, inputs]: [usize; 2],
+        quant: Quant,
+        order: Option<&[u32]>,
+        write: impl Fn(usize, usize, &mut [u8]) -> bool + Sync,
+        fault: impl Fn() -> crate::error::Error,
+    ) -> Result<Panels> {
+        if let Some(made) = self.made.borrow().get(name) {
+            return Ok(made.clone());
+        }
+        let too_large = || err!(NoMemory, "{name}: {rows} × {inputs} weights exceed the address space");
+        let panel_bytes = quant.panel_bytes(order.map_or(inputs, <[u32]>::len)).ok_or_else(too_large)?;
+        let mut bytes = AlignedBuffer::default();
+        bytes.try_grow(panel_bytes.checked_mul(rows.div_ceil(PANEL_ROWS)).ok_or_else(too_large)?)?;
+        let good = AtomicBool::new(true);
         self.pool.step(|team| {
             team.rows(&mut bytes, panel_bytes, |worker, mut block| {
-                let mut values = scratch[worker].lock().unwrap_or_else(PoisonError::into_inner);
                 for panel in block.rows() {
-                    widen_panel(kernels, tensor, panel, &mut values);
-                    if !kernels.quantize_panel(quant, &values, block.row(panel)) {
+                    if !write(worker, panel, block.row(panel)) {
                         good.store(false, Ordering::Relaxed);
                     }
                 }
@@ -106,10 +156,10 @@ impl<'a> Loader<'a> {
             Ok(())
         })?;
         if !good.into_inner() {
-            return Err(unfit(tensor, quant));
+            return Err(fault());
         }
-        let panels = Panels::new(tensor, quant, bytes);
-        self.made.borrow_mut().insert(tensor.name().to_string(), panels.clone());
+        let panels = Panels::new(name, [rows, inputs], quant, bytes, order)?;
+        self.made.borrow_mut().insert(name.to_string(), panels.clone());
         Ok(panels)
     }
 }

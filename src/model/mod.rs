@@ -57,7 +57,7 @@ pub struct Model {
     /// Where the model came from, for messages.
     name: String,
     checkpoint: Checkpoint,
-    /// What was quantized at load.
+    /// What was quantized or repacked at load.
     quantized: Vec<Panels>,
     /// The small files that a saved model needs.
     companions: Vec<ModelFile>,
@@ -93,7 +93,7 @@ impl Model {
         let mut checkpoint = Checkpoint::open(&source, options.access)?;
         let (_, bytes) = checkpoint.totals(&[]);
         let pool = Pool::shared(options.threads)?;
-        let loader = Loader::new(&checkpoint, kernels, &pool, options.weights);
+        let loader = Loader::new(&checkpoint, &config, kernels, &pool, options.weights);
         let mut ignore = |_, _| false;
         let progress = progress.unwrap_or(&mut ignore);
         let mut by_layer = |done: usize, of: usize| progress(bytes * done as u64 / of as u64, bytes);
@@ -204,9 +204,9 @@ impl Model {
     /// The format of its layers' weights; `None` = floating point.
     pub fn quant(&self) -> Option<Quant> {
         let contents = self.contents();
-        let formats = || contents.iter().filter_map(|content| content.quant);
+        let formats = || contents.iter().filter_map(|content| content.packing).map(|packing| packing.quant);
         // INT4 has INT8 beside it.
-        formats().find(|quant| *quant == Quant::Int4).or(formats().next())
+        formats().find(|quant| *quant != Quant::Int8).or(formats().next())
     }
 
     /// All weights as they are in memory, in the order of their names.

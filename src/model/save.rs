@@ -1,7 +1,7 @@
 //! Saving a model as a directory that loads again without any conversion.
 
 use super::{Model, ProgressFn};
-use crate::checkpoint::{Content, LAYOUT_KEY, packing_key, packing_value};
+use crate::checkpoint::{Content, LAYOUT_KEY, packing_key};
 use crate::error::Result;
 use crate::memory;
 use crate::tensor::quant::{LAYOUT_VERSION, PANEL_ROWS};
@@ -88,13 +88,12 @@ fn header(contents: &[Content<'_>]) -> Result<Vec<u8>> {
     for content in contents {
         let data_offsets = (end, end + content.bytes.len());
         end = data_offsets.1;
-        let (dtype, shape) = match content.quant {
+        let (dtype, shape) = match content.packing {
             None => (content.dtype, content.shape.to_vec()),
-            Some(quant) => {
-                let (rows, inputs) = (content.shape[0], content.shape[1]);
+            Some(packing) => {
                 metadata.insert(LAYOUT_KEY.to_string(), LAYOUT_VERSION.to_string());
-                metadata.insert(packing_key(content.name), packing_value(quant, rows, inputs));
-                let panels = rows.div_ceil(PANEL_ROWS);
+                metadata.insert(packing_key(content.name), packing.value());
+                let panels = packing.shape[0].div_ceil(PANEL_ROWS);
                 (Dtype::U8, vec![panels, content.bytes.len() / panels])
             }
         };

@@ -28,31 +28,60 @@ pub struct Packed {
 /// One or several matrices with a common input, their outputs side by side: `[outputs][inputs]` each, as stored.
 #[derive(Debug)]
 pub struct Linear {
-    parts: Vec<Matrix>,
+    parts: Vec<Part>,
     inputs: usize,
     outputs: usize,
     /// Empty, or one value per output.
     bias: Vec<f32>,
+    /// In which orders quantized parts take the inputs.
+    orders: Vec<Order>,
+}
+
+#[derive(Debug)]
+struct Part {
+    matrix: Matrix,
+    /// Which of the orders, if it is quantized.
+    order: usize,
+}
+
+/// An order of inputs, and where the codes of inputs in that order are.
+#[derive(Debug)]
+struct Order {
+    /// The input at each place, beyond all inputs at a gap; `None` = as they are numbered.
+    places: Option<Vec<u32>>,
+    /// Its groups among those of all orders of one row of `x`.
+    groups: Range<usize>,
 }
 
 impl Linear {
-    /// Joins matrices `[outputs][inputs]` and their biases. All have the same number of inputs, all or none a bias, and all or
-    /// none are quantized.
-    pub fn new(parts: Vec<Matrix>, biases: &[Tensor]) -> Result<Linear> {
-        let inputs = parts.first().map_or(0, |p| p.shape()[1]);
-        if let Some(odd) = parts.iter().find(|p| p.shape()[1] != inputs) {
+    /// Joins matrices `[outputs][inputs]` and their biases. All have the same number of inputs, all or none a bias.
+    pub fn new(matrices: Vec<Matrix>, biases: &[Tensor]) -> Result<Linear> {
+        let inputs = matrices.first().map_or(0, |p| p.shape()[1]);
+        if let Some(odd) = matrices.iter().find(|p| p.shape()[1] != inputs) {
             bail!(Tensor, "{}: expected {inputs} inputs, found {:?}", odd.name(), odd.shape());
         }
-        let quantized = |part: &&Matrix| matches!(part, Matrix::Panels(_));
-        if let (Some(one), Some(other)) = (parts.iter().find(quantized), parts.iter().find(|part| !quantized(part))) {
-            bail!(Tensor, "{} is quantized and {}, which is joined to it, is not", one.name(), other.name());
-        }
-        let outputs = parts.iter().map(|p| p.shape()[0]).sum();
+        let outputs = matrices.iter().map(|p| p.shape()[0]).sum();
         let mut bias = memory::with_room(if biases.is_empty() { 0 } else { outputs })?;
         for part in biases {
             bias.extend(part.view().to_f32()?);
         }
-        Ok(Linear { parts, inputs, outputs, bias })
+        let (mut orders, mut parts) = (Vec::<Order>::new(), memory::with_room(matrices.len())?);
+        for matrix in matrices {
+            let order = match &matrix {
+                Matrix::Float(_) => 0,
+                Matrix::Panels(panels) => {
+                    let places = panels.order().map(memory::collected).transpose()?;
+                    orders.iter().position(|order| order.places == places).unwrap_or_else(|| {
+                        let start = orders.last().map_or(0, |order| order.groups.end);
+                        let groups = places.as_ref().map_or(inputs, Vec::len).div_ceil(GROUP);
+                        orders.push(Order { places, groups: start..start + groups });
+                        orders.len() - 1
+                    })
+                }
+            };
+            parts.push(Part { matrix, order });
+        }
+        Ok(Linear { parts, inputs, outputs, bias, orders })
     }
 
     /// Width of `x`.
@@ -80,7 +109,7 @@ impl Linear {
         out: &mut [f32],
     ) {
         let n = x.len() / self.inputs;
-        let input = self.input(exec, x, packed);
+        let inputs = self.read(exec, x, packed);
         exec.team.columns(out, self.outputs, GRAIN_ROWS, |worker, mut block| {
             let columns = block.columns();
             if n == 1 && columns.len() > GRAIN_ROWS {
@@ -88,9 +117,10 @@ impl Linear {
             }
             let scratch = &mut *exec.scratch(worker);
             for (part, rows, first) in self.cut(columns.clone()) {
-                for group in input.groups(rows.clone()) {
+                let input = inputs.of(part);
+                for group in pieces(rows.clone(), input.step()) {
                     let at = first + group.start - rows.start - columns.start;
-                    let product = Product::new(input, part, group);
+                    let product = Product::new(input, &part.matrix, group);
                     if product.is_plain_row() {
                         let out = &mut block.row(0)[at..at + product.len()];
                         product.compute(exec, &mut scratch.gemm, out);
@@ -123,12 +153,13 @@ impl Linear {
     ) {
         let [gate, up] = &self.parts[..] else { panic!("a gated unit of {} matrices", self.parts.len()) };
         let (n, width) = (x.len() / self.inputs, self.outputs / 2);
-        let input = self.input(exec, x, packed);
+        let inputs = self.read(exec, x, packed);
         exec.team.columns(out, width, GRAIN_ROWS, |worker, mut block| {
             let columns = block.columns();
             let scratch = &mut *exec.scratch(worker);
-            for group in input.groups(columns.clone()) {
-                let [gate, up] = [gate, up].map(|part| Product::new(input, part, group.clone()));
+            let step = inputs.of(gate).step().min(inputs.of(up).step());
+            for group in pieces(columns.clone(), step) {
+                let [gate, up] = [gate, up].map(|part| Product::new(inputs.of(part), &part.matrix, group.clone()));
                 let gates = scratch.products.grown(gate.buffer_len());
                 let ups = scratch.ups.grown(up.buffer_len());
                 gate.compute(exec, &mut scratch.gemm, gates);
@@ -146,29 +177,45 @@ impl Linear {
         });
     }
 
-    fn input<'a>(&self, exec: &Exec<'_>, x: &'a [f32], packed: &'a mut Packed) -> Input<'a> {
+    /// The activations as the parts read them.
+    fn read<'a>(&'a self, exec: &Exec<'_>, x: &'a [f32], packed: &'a mut Packed) -> Inputs<'a> {
         let (k, n) = (self.inputs, x.len() / self.inputs);
-        match &self.parts[0] {
-            Matrix::Panels(_) => Input::Codes { codes: self.quantize(exec, x, &mut packed.codes), n },
-            Matrix::Float(_) if n <= FEW_TOKENS => Input::Few { x, k, n },
-            Matrix::Float(_) => Input::Many { packed: self.pack(exec, x, &mut packed.floats), k, n },
-        }
+        let Packed { floats, codes } = packed;
+        let some_float = self.parts.iter().any(|part| matches!(part.matrix, Matrix::Float(_)));
+        let floats = match some_float && n > FEW_TOKENS {
+            true => Input::Many { packed: self.pack(exec, x, floats), k, n },
+            false => Input::Few { x, k, n },
+        };
+        Inputs { floats, codes: self.quantize(exec, x, codes), orders: &self.orders, n }
     }
 
-    /// The activations as the kernels of quantized weights read them.
+    /// The activations as the kernels of quantized weights read them, in each order: `[n][groups]`, one order behind the other.
     fn quantize<'p>(&self, exec: &Exec<'_>, x: &[f32], codes: &'p mut AlignedBuffer<CodeGroup>) -> &'p [CodeGroup] {
-        let (k, groups) = (self.inputs, self.inputs.div_ceil(GROUP));
-        let codes = codes.grown(x.len() / k * groups);
-        each_row(exec, codes, groups, |t, out| exec.kernels.quantize_row(&x[t * k..(t + 1) * k], out));
+        let (k, n) = (self.inputs, x.len() / self.inputs);
+        let codes = codes.grown(n * self.orders.last().map_or(0, |order| order.groups.end));
+        for Order { places, groups } in &self.orders {
+            each_row(exec, &mut codes[n * groups.start..n * groups.end], groups.len(), |t, out| {
+                let x = &x[t * k..(t + 1) * k];
+                match places {
+                    None => exec.kernels.quantize_row(x, out),
+                    Some(places) => places.chunks(GROUP).zip(out).for_each(|(places, out)| {
+                        let mut values = [0.0; GROUP];
+                        let at = |place: &u32| x.get(*place as usize).copied().unwrap_or(0.0);
+                        values.iter_mut().zip(places).for_each(|(value, place)| *value = at(place));
+                        exec.kernels.quantize_row(&values, std::slice::from_mut(out));
+                    }),
+                }
+            });
+        }
         codes
     }
 
     /// The matrices that the joined rows `range` touch: (matrix, its rows, their first joined row).
-    fn cut(&self, range: Range<usize>) -> impl Iterator<Item = (&Matrix, Range<usize>, usize)> {
+    fn cut(&self, range: Range<usize>) -> impl Iterator<Item = (&Part, Range<usize>, usize)> {
         let mut end = 0;
         self.parts.iter().filter_map(move |part| {
             let start = end;
-            end += part.shape()[0];
+            end += part.matrix.shape()[0];
             let (from, to) = (range.start.max(start), range.end.min(end));
             (from < to).then(|| (part, from - start..to - start, from))
         })
@@ -195,6 +242,28 @@ impl Linear {
     }
 }
 
+/// The activations of a layer.
+#[derive(Clone, Copy)]
+struct Inputs<'a> {
+    floats: Input<'a>,
+    codes: &'a [CodeGroup],
+    orders: &'a [Order],
+    n: usize,
+}
+
+impl<'a> Inputs<'a> {
+    /// As `part` reads them.
+    fn of(self, part: &Part) -> Input<'a> {
+        match part.matrix {
+            Matrix::Float(_) => self.floats,
+            Matrix::Panels(_) => {
+                let groups = &self.orders[part.order].groups;
+                Input::Codes { codes: &self.codes[self.n * groups.start..self.n * groups.end], n: self.n }
+            }
+        }
+    }
+}
+
 /// The activations of a product: quantized if the weights are; else as they are for few tokens, and as the tile kernel reads them
 /// for many.
 #[derive(Clone, Copy)]
@@ -205,14 +274,19 @@ enum Input<'a> {
 }
 
 impl Input<'_> {
-    /// The rows that are multiplied at once: for few tokens all, so that the kernel can walk far-apart parts of them.
-    fn groups(self, rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-        let step = match self {
-            Input::Codes { n: 1, .. } | Input::Few { .. } => rows.len(),
+    /// How many rows are multiplied at once: for few tokens all, so that the kernel can walk far-apart parts of them.
+    fn step(self) -> usize {
+        match self {
+            Input::Codes { n: 1, .. } | Input::Few { .. } => usize::MAX,
             Input::Codes { .. } | Input::Many { .. } => GROUP_ROWS,
-        };
-        rows.clone().step_by(step).map(move |at| at..rows.end.min(at + step))
+        }
     }
+}
+
+/// `rows` in pieces of `step`.
+fn pieces(rows: Range<usize>, step: usize) -> impl Iterator<Item = Range<usize>> {
+    let step = step.min(rows.len()).max(1);
+    rows.clone().step_by(step).map(move |at| at..rows.end.min(at + step))
 }
 
 /// The product of the rows `group` of a matrix with all tokens.
@@ -277,7 +351,7 @@ impl<'a> Product<'a> {
                 rows.iter_mut().zip(self.bytes(part).chunks_exact(row_bytes)).for_each(|(to, row)| *to = row);
                 exec.kernels.gemm_group(part.dtype(), &rows[..self.len()], k, packed, scratch, out);
             }
-            _ => panic!("the parts of a layer are of one kind"), // `Linear::new` checked it
+            _ => panic!("an input of another kind"), // `Inputs::of` chooses by the matrix
         }
     }
 

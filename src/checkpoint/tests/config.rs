@@ -1,7 +1,7 @@
 //! Configs: both spellings, defaults, and what is refused.
 
 use super::*;
-use crate::checkpoint::{LayerConfig, Rope, RopeScaling};
+use crate::checkpoint::{LayerConfig, Method, Quantization, Rope, RopeScaling};
 use serde_json::{Value, json};
 
 fn document(name: &str, text: impl Into<Vec<u8>>) -> Document {
@@ -59,6 +59,7 @@ fn absent_keys_have_the_defaults_of_transformers() {
         residual_multiplier: None,
         logits_scaling: None,
         clip_qkv: None,
+        quantization: None,
         bos_token_id: None,
         eos_token_ids: vec![],
     };
@@ -319,11 +320,27 @@ fn impossible_rope_parameters_are_refused_by_key() {
 
 #[test]
 fn other_layouts_are_unsupported() {
-    let gptq = json!({"quant_method": "gptq", "bits": 4});
-    refused(parse(&[("quantization_config", gptq)]), Status::Unsupported, &["quantization_config", "gptq"]);
+    let fp8 = json!({"quant_method": "fp8", "bits": 8});
+    refused(parse(&[("quantization_config", fp8)]), Status::Unsupported, &["quantization_config", "fp8", "\"awq\""]);
     let nested = parse_text(r#"{"model_type": "llava", "text_config": {"hidden_size": 4}}"#);
     refused(nested, Status::Unsupported, &["text_config", "nested"]);
     refused(parse(&[("partial_rotary_factor", json!(0.25))]), Status::Unsupported, &["partial_rotary_factor", "0.25"]);
+}
+
+#[test]
+fn weights_quantized_by_others_are_described() {
+    let read = |config: serde_json::Value| parse(&[("quantization_config", config)]).unwrap().quantization.unwrap();
+    let gptq = |zeros_less_one| Method::Gptq { zeros_less_one };
+    let plain = read(json!({"quant_method": "gptq", "bits": 4}));
+    assert_eq!(plain, Quantization { method: gptq(true), group_size: Some(128), desc_act: false });
+    let v2 = json!({"quant_method": "gptq", "bits": 4, "group_size": -1, "desc_act": true, "checkpoint_format": "GPTQ_v2",
+        "format": "gptq", "pack_dtype": "int32", "dynamic": {"-:.*down.*": {}}, "lm_head": true});
+    assert_eq!(read(v2), Quantization { method: gptq(false), group_size: None, desc_act: true });
+    let format = json!({"quant_method": "gptq", "bits": 4, "group_size": 32, "format": "gptq_v2"});
+    assert_eq!(read(format).method, gptq(false));
+    let awq = json!({"quant_method": "awq", "bits": 4, "group_size": 64, "version": "GEMM", "backend": "autoawq",
+        "zero_point": true, "modules_to_not_convert": ["lm_head"]});
+    assert_eq!(read(awq), Quantization { method: Method::Awq, group_size: Some(64), desc_act: false });
 }
 
 #[test]

@@ -129,7 +129,7 @@ fn tensors_that_are_read_do_not_need_the_file() {
     let a = checkpoint.tensor("a", &[8, 32]).unwrap();
     let mut bytes = AlignedBuffer::default();
     bytes.try_grow(Quant::Int8.panel_bytes(32).unwrap()).unwrap();
-    let panels = [Panels::new(&a, Quant::Int8, bytes)];
+    let panels = [Panels::new(a.name(), [8, 32], Quant::Int8, bytes, None).unwrap()];
     drop(a);
     checkpoint.settle(&panels).unwrap();
     assert_eq!(checkpoint.kept.keys().map(|name| &**name).collect::<Vec<_>>(), ["model.b", "model.odd"]);

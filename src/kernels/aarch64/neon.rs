@@ -211,6 +211,14 @@ impl IntLanes for Neon {
         unsafe { (vsubq_s32(acc.0, vdupq_n_s32(eight)), vsubq_s32(acc.1, vdupq_n_s32(eight))) }
     }
     #[inline(always)]
+    unsafe fn int4_sums_less_zeros(acc: Self::Int, zeros: *const u8, total: i32) -> Self::Int {
+        unsafe {
+            let zeros = vreinterpretq_s16_u16(vmovl_u8(vld1_u8(zeros)));
+            let (low, high) = (vget_low_s16(zeros), vget_high_s16(zeros));
+            (vmlsl_n_s16(acc.0, low, total as i16), vmlsl_n_s16(acc.1, high, total as i16))
+        }
+    }
+    #[inline(always)]
     unsafe fn from_int(v: Self::Int) -> Self {
         unsafe { Neon(vcvtq_f32_s32(v.0), vcvtq_f32_s32(v.1)) }
     }

@@ -153,6 +153,15 @@ impl IntLanes for Avx2 {
         unsafe { _mm256_sub_epi32(_mm256_madd_epi16(acc, _mm256_set1_epi16(1)), _mm256_set1_epi32(eight)) }
     }
     #[inline(always)]
+    unsafe fn int4_sums_less_zeros(acc: __m256i, zeros: *const u8, total: i32) -> __m256i {
+        // The upper half of each zero's 32 bits is 0, so one product of a pair is 0.
+        unsafe {
+            let zeros = _mm256_cvtepu8_epi32(_mm_loadl_epi64(zeros.cast()));
+            let less = _mm256_madd_epi16(zeros, _mm256_set1_epi16(total as i16));
+            _mm256_sub_epi32(_mm256_madd_epi16(acc, _mm256_set1_epi16(1)), less)
+        }
+    }
+    #[inline(always)]
     unsafe fn from_int(v: __m256i) -> Self {
         Avx2(unsafe { _mm256_cvtepi32_ps(v) })
     }

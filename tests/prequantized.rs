@@ -3,7 +3,7 @@
 
 #![expect(clippy::print_stdout, reason = "how close each layout came is worth reading")]
 
-use rie::checkpoint::{SourcePaths, inspect};
+use rie::checkpoint::{Source, SourcePaths, inspect};
 use rie::error::Status;
 use rie::model::{LoadOptions, Model};
 use rie::tensor::Quant;
@@ -159,7 +159,8 @@ fn symmetric_ones_take_the_symmetric_format() {
 fn descriptions_count_weights() {
     for name in cases() {
         let describe = |dir: &Path| -> Value {
-            serde_json::from_str(&inspect(dir.to_str().unwrap(), &SourcePaths::default()).unwrap()).unwrap()
+            let source = Source::open(dir.to_str().unwrap(), &SourcePaths::default()).unwrap();
+            serde_json::from_str(&inspect(&source).unwrap()).unwrap()
         };
         let (dir, model) = (saved(&name, "described"), load(&case(&name), &options(None)));
         for report in [describe(&case(&name)), describe(&dir)] {

@@ -2,7 +2,6 @@
 
 #![expect(clippy::print_stdout, reason = "how close each format came is worth reading")]
 
-use rie::checkpoint::Access;
 use rie::error::Status;
 use rie::model::Model;
 use rie::session::{Session, SessionOptions};

@@ -37,9 +37,9 @@ static ALLOCATOR: Counting = Counting;
 
 /// The fewest allocations of three times 20 decode steps inside the second page of the cache. A thread's buffers grow when
 /// it first takes part, which on a busy machine may be late, but only once.
-fn allocations(threads: usize, mut sampler: Option<Sampler>) -> usize {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/tiny_model/model");
-    let model = Model::load(path, &LoadOptions { threads, ..Default::default() }, None).expect("the model");
+fn allocations(model: &str, threads: usize, mut sampler: Option<Sampler>) -> usize {
+    let path = format!("{}/tests/golden/{model}", env!("CARGO_MANIFEST_DIR"));
+    let model = Model::load(&path, &LoadOptions { threads, ..Default::default() }, None).expect("the model");
     let mut session = Session::new(Arc::new(model), &SessionOptions::default()).expect("a session");
     let prompt: Vec<u32> = (1..=64).collect();
     session.append(&prompt).expect("tokens");
@@ -59,9 +59,11 @@ fn allocations(threads: usize, mut sampler: Option<Sampler>) -> usize {
 #[test]
 fn decode_steps_allocate_nothing() {
     for threads in [1, 2, 3] {
-        assert_eq!(allocations(threads, None), 0, "greedy, {threads} threads");
+        for model in ["tiny_model/model", "prequantized/gptq_v2_act_order", "prequantized/gptq_some"] {
+            assert_eq!(allocations(model, threads, None), 0, "{model}, greedy, {threads} threads");
+        }
         let options = SamplerOptions { temperature: 0.8, top_k: 40, seed: Some(1), ..Default::default() };
         let sampler = Sampler::new(&options).expect("a sampler");
-        assert_eq!(allocations(threads, Some(sampler)), 0, "sampled, {threads} threads");
+        assert_eq!(allocations("tiny_model/model", threads, Some(sampler)), 0, "sampled, {threads} threads");
     }
 }

@@ -276,6 +276,14 @@ fn any_groups_and_exact_scales_of_other_types_are_read() {
         *found = dtype;
     };
     assert_eq!(accepted(name, &|tensors, _| widened(tensors, Dtype::F32)), expected);
+    // A tensor that happens to have the name of an order gives way to it.
+    let stray = accepted(name, &|tensors, _| {
+        tensors.insert(format!("{V}.weight.order"), (Dtype::I32, vec![1], vec![0; 4]));
+    });
+    assert_eq!(stray, expected);
+    let saved = scratch("stray").join("saved");
+    load(&dir, &options(None)).save(saved.to_str().unwrap(), None).unwrap();
+    assert_eq!(logits(&load(&saved, &options(None)), &prompt(name), 0), expected);
     accepted(name, &|tensors, _| widened(tensors, Dtype::BF16)); // rounded to other scales, which are exact in 16 bits
     refused(name, &[&format!("{V}.scales[0][0]"), "exact in 16 bits", "0.1"], &|tensors, _| {
         widened(tensors, Dtype::F32);

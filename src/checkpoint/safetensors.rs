@@ -300,9 +300,10 @@ impl Checkpoint {
         PackedMatrix::new(name, shape, quantization, parts).map(Some)
     }
 
-    /// Whether there is something of this name, or a matrix of it as GPTQ or AWQ stores it.
+    /// Whether there is something of this name, or, if it is the name of a matrix, that matrix as GPTQ or AWQ stores it.
     pub fn contains(&self, name: &str) -> bool {
-        self.find(name).or_else(|| self.find(&packed_name(name, "qweight"))).is_some()
+        let packed = || name.ends_with(".weight") && self.find(&packed_name(name, "qweight")).is_some();
+        self.find(name).is_some() || packed()
     }
 
     /// Number of weights of all tensors, and their bytes. `instead` as for [`contents`](Self::contents).
@@ -331,10 +332,11 @@ impl Checkpoint {
     /// The tensors whose place nothing of `instead` takes.
     fn stored(&self, instead: &[Panels]) -> impl Iterator<Item = &Entry> {
         let made = move |name: &str| instead.binary_search_by(|panels| panels.name().cmp(name)).is_ok();
-        self.catalog
-            .entries
-            .iter()
-            .filter(move |e| !made(&e.name) && !e.packed_weight().is_some_and(|name| made(&name)))
+        let replaced = move |e: &&Entry| {
+            let matrix = e.packed_weight();
+            made(e.name.strip_suffix(".order").unwrap_or(&e.name)) || matrix.is_some_and(|matrix| made(&matrix))
+        };
+        self.catalog.entries.iter().filter(move |e| !replaced(e))
     }
 
     fn bytes(&self, entry: &Entry) -> &[u8] {

@@ -1,6 +1,7 @@
 //! The targets of the fuzzer (tests/fuzz) on their corpora and on inputs derived from them, the same in every run.
 //!
-//! With `RIE_UPDATE_SEEDS=1` the inputs that fuzzing begins with are written to the corpora instead.
+//! With `RIE_UPDATE_SEEDS=1` the inputs that fuzzing begins with are written to the corpora first. `RIE_FUZZ_INPUTS=100000` derives
+//! as many inputs: fuzzing without a fuzzer.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 #[expect(unsafe_code, reason = "calls the C ABI")]
 mod targets;
 
-/// Inputs derived from each corpus.
+/// Inputs derived from each corpus, if the environment does not say how many.
 const DERIVED: usize = 200;
 
 fn corpus(target: &str) -> PathBuf {
@@ -85,7 +86,8 @@ fn replay(target: &str) {
     inputs.iter().for_each(|(name, input)| run(name, input));
     let inputs: Vec<_> = inputs.iter().collect();
     let mut random = Random(7);
-    for _ in 0..DERIVED {
+    let derive = std::env::var("RIE_FUZZ_INPUTS").map_or(DERIVED, |text| text.parse().expect("a number"));
+    for _ in 0..derive {
         let ((name, input), (_, other)) = (inputs[random.below(inputs.len())], inputs[random.below(inputs.len())]);
         run(&format!("derived from {name}"), &derived(input, other, &mut random));
     }

@@ -217,8 +217,9 @@ impl Library {
     /// The text that `token` makes certain; -1 flushes.
     pub fn push(&self, stream: &Handle<rie_text_stream>, token: rie_token) -> Result<String> {
         // SAFETY: the buffer is as large as it says.
-        let text =
-            self.filled(4, 0, |buf, cap, len, err| unsafe { rie_text_stream_push(stream.0, token, buf.cast(), cap, len, err) });
+        let text = self.filled(4, 0, |buf, cap, len, err| unsafe {
+            rie_text_stream_push(stream.0, token, buf.cast(), cap, len, err)
+        });
         text.map(utf8)
     }
 

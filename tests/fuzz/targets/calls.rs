@@ -39,9 +39,58 @@ pub fn run(data: &[u8]) {
 }
 
 const KEYS: [i32; 52] = [
-    100, 101, 102, 103, 104, 105, 106, 107, 108, 109, 110, 111, 112, 200, 201, 202, 203, 204, 205, 300, 301, 400, 401, 402,
-    403, 404, 405, 406, 407, 408, 409, 410, 411, 412, 500, 501, 502, 503, 504, 505, 506, 507, 508, 509, 600, 700, 800, 801,
-    802, 803, 0, i32::MIN,
+    100,
+    101,
+    102,
+    103,
+    104,
+    105,
+    106,
+    107,
+    108,
+    109,
+    110,
+    111,
+    112,
+    200,
+    201,
+    202,
+    203,
+    204,
+    205,
+    300,
+    301,
+    400,
+    401,
+    402,
+    403,
+    404,
+    405,
+    406,
+    407,
+    408,
+    409,
+    410,
+    411,
+    412,
+    500,
+    501,
+    502,
+    503,
+    504,
+    505,
+    506,
+    507,
+    508,
+    509,
+    600,
+    700,
+    800,
+    801,
+    802,
+    803,
+    0,
+    i32::MIN,
 ];
 const COUNTS: [usize; 8] = [0, 1, 2, 3, 5, 63, 64, 70];
 /// More elements than an address space has.
@@ -55,7 +104,7 @@ const TEMPLATE: &str = "{{ messages[0].content }}";
 fn call(w: &mut World, r: &mut Reader<'_>) {
     match r.below(36) {
         0 => w.publish(Kind::Error, rie_error_new().cast()),
-        1 => w.publish(Kind::Options, rie_options_new().cast()),
+        1 => w.publish_options(),
         2 => {
             let (options, err) = (w.pick(r, Kind::Options), w.error(r));
             let (key, value) = (r.choose(&KEYS), if r.below(4) == 0 { r.word() as i64 } else { r.choose(&INTS) });
@@ -89,7 +138,8 @@ fn call(w: &mut World, r: &mut Reader<'_>) {
             w.judge("rie_options_set_progress", status, err, &[(options, Kind::Options)]);
         }
         6 => {
-            let (options, err, path, mut out) = (w.pick(r, Kind::Options), w.error(r), w.path(r), Place::new(r, null_mut()));
+            let (options, err, path, mut out) =
+                (w.pick(r, Kind::Options), w.error(r), w.path(r), Place::new(r, null_mut()));
             // SAFETY: NUL-terminated or NULL; a place that is writable or NULL.
             let status = unsafe { rie_model_load(as_c(&path), options.cast(), out.at(), err.cast()) };
             w.judge("rie_model_load", status, err, &[(options, Kind::OptionsOrNull)]);
@@ -105,9 +155,8 @@ fn call(w: &mut World, r: &mut Reader<'_>) {
         8 => {
             let (options, err, path, mut b) = (w.pick(r, Kind::Options), w.error(r), w.path(r), Buffer::new(r, 0u8));
             // SAFETY: NUL-terminated or NULL; a buffer as large as it says, or refused.
-            let status = unsafe {
-                rie_inspect(as_c(&path), options.cast(), b.at().cast(), b.cap(), b.len_at(), err.cast())
-            };
+            let status =
+                unsafe { rie_inspect(as_c(&path), options.cast(), b.at().cast(), b.cap(), b.len_at(), err.cast()) };
             w.judge("rie_inspect", status, err, &[(options, Kind::OptionsOrNull)]);
             b.check(status);
         }
@@ -131,14 +180,14 @@ fn call(w: &mut World, r: &mut Reader<'_>) {
             let (model, err, flags, mut b) = (w.pick(r, Kind::Model), w.error(r), r.choose(&FLAGS), Buffer::new(r, -7));
             let (text, n) = bytes(r);
             // SAFETY: a text and a buffer as large as they say, or refused.
-            let status = unsafe {
-                rie_tokenize(model.cast(), text.cast(), n, flags, b.at(), b.cap(), b.len_at(), err.cast())
-            };
+            let status =
+                unsafe { rie_tokenize(model.cast(), text.cast(), n, flags, b.at(), b.cap(), b.len_at(), err.cast()) };
             w.judge("rie_tokenize", status, err, &[(model, Kind::Model)]);
             b.check(status);
         }
         12 => {
-            let (model, err, flags, mut b) = (w.pick(r, Kind::Model), w.error(r), r.choose(&FLAGS), Buffer::new(r, 0u8));
+            let (model, err, flags, mut b) =
+                (w.pick(r, Kind::Model), w.error(r), r.choose(&FLAGS), Buffer::new(r, 0u8));
             let (ids, n) = tokens(r);
             // SAFETY: tokens and a buffer as many as they say, or refused.
             let status = unsafe {
@@ -159,9 +208,8 @@ fn call(w: &mut World, r: &mut Reader<'_>) {
             let (stream, err, mut b) = (w.pick(r, Kind::Stream), w.error(r), Buffer::new(r, 0u8));
             let token = token(r);
             // SAFETY: a buffer as large as it says, or refused.
-            let status = unsafe {
-                rie_text_stream_push(stream.cast(), token, b.at().cast(), b.cap(), b.len_at(), err.cast())
-            };
+            let status =
+                unsafe { rie_text_stream_push(stream.cast(), token, b.at().cast(), b.cap(), b.len_at(), err.cast()) };
             w.judge("rie_text_stream_push", status, err, &[(stream, Kind::Stream)]);
             b.check(status);
         }
@@ -232,8 +280,7 @@ fn call(w: &mut World, r: &mut Reader<'_>) {
         24 => {
             let (session, err, mut b) = (w.pick(r, Kind::Session), w.error(r), Buffer::new(r, -7));
             // SAFETY: a buffer as large as it says, or refused.
-            let status =
-                unsafe { rie_session_tokens(session.cast(), b.at(), b.cap(), b.len_at(), err.cast()) };
+            let status = unsafe { rie_session_tokens(session.cast(), b.at(), b.cap(), b.len_at(), err.cast()) };
             w.judge("rie_session_tokens", status, err, &[(session, Kind::Session)]);
             b.check(status);
         }
@@ -333,9 +380,8 @@ fn batch(w: &mut World, r: &mut Reader<'_>) {
     let (mut out, mut statuses) = (Buffer::exact(r, -7, n), Buffer::exact(r, 77, n));
     let given = if r.below(2) == 0 { samplers.as_ptr() } else { std::ptr::null() };
     // SAFETY: arrays as long as they say, or refused.
-    let status = unsafe {
-        rie_decode_batch(sessions.as_ptr().cast(), given.cast(), n, out.at(), statuses.at(), err.cast())
-    };
+    let status =
+        unsafe { rie_decode_batch(sessions.as_ptr().cast(), given.cast(), n, out.at(), statuses.at(), err.cast()) };
     w.judge_batch(status, err);
     let tokens = out.check_fixed(status, n).map(<[i32]>::to_vec);
     let (Some(tokens), Some(statuses), RIE_OK) = (tokens, statuses.check_fixed(status, n), status) else { return };
@@ -380,7 +426,8 @@ fn token(r: &mut Reader<'_>) -> i32 {
 fn tokens(r: &mut Reader<'_>) -> (Vec<i32>, usize) {
     let n = r.choose(&COUNTS);
     let first = token(r);
-    let ids: Vec<i32> = (0..n as i32).map(|i| if i == 0 { first } else { (first.wrapping_add(i * 7)) & 0xFF }).collect();
+    let ids: Vec<i32> =
+        (0..n as i32).map(|i| if i == 0 { first } else { (first.wrapping_add(i * 7)) & 0xFF }).collect();
     let n = if r.below(16) == 0 { TOO_MANY } else { n };
     (ids, n)
 }

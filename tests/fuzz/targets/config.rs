@@ -59,7 +59,10 @@ pub fn seeds() -> Vec<(String, Vec<u8>)> {
     for (kind, more) in [
         ("linear", String::new()),
         ("dynamic", original.to_owned()),
-        ("yarn", format!(r#"{original},"beta_fast":32,"beta_slow":1,"mscale":1.0,"mscale_all_dim":1.0,"truncate":true"#)),
+        (
+            "yarn",
+            format!(r#"{original},"beta_fast":32,"beta_slow":1,"mscale":1.0,"mscale_all_dim":1.0,"truncate":true"#),
+        ),
         ("llama3", format!(r#"{original},"low_freq_factor":1.0,"high_freq_factor":4.0"#)),
         ("longrope", format!("{original}{factors}")),
     ] {

@@ -8,7 +8,8 @@ use rie::ffi::model::rie_model;
 use std::sync::LazyLock;
 
 /// Texts that every tokenizer is given.
-const TEXTS: [&str; 3] = ["Hello,  world! it's 12345\n", "naïve 人工智能 🎉 <s></s><unk>", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab"];
+const TEXTS: [&str; 3] =
+    ["Hello,  world! it's 12345\n", "naïve 人工智能 🎉 <s></s><unk>", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab"];
 
 /// The input is `tokenizer.json` and, each after a byte 0, `tokenizer_config.json` and a text.
 pub fn run(data: &[u8]) {
@@ -62,6 +63,7 @@ pub fn seeds() -> Vec<(String, Vec<u8>)> {
         let text = serde_json::to_vec(tokenizer).expect("JSON");
         seeds.push((format!("{i}-{}", name.replace(|c: char| !c.is_alphanumeric(), "_")), text));
     }
-    seeds.push(("config".to_owned(), [TOKENIZER, b"\0", config, b"\0", "A text of its own\u{301}".as_bytes()].concat()));
+    seeds
+        .push(("config".to_owned(), [TOKENIZER, b"\0", config, b"\0", "A text of its own\u{301}".as_bytes()].concat()));
     seeds
 }

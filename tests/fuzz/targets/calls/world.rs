@@ -59,14 +59,11 @@ impl World {
         ]);
         let mut world = World { objects: Vec::new(), saved: Vec::new(), directory };
         world.publish(Kind::Error, rie_error_new().cast());
-        let options = rie_options_new();
-        world.publish(Kind::Options, options.cast());
+        world.publish_options();
+        let options = world.objects[1].handle.cast();
         let (path, mut model) = (world.file(""), null_mut());
         // SAFETY: a good handle, a NUL-terminated path and a writable place.
-        let status = unsafe {
-            rie_options_set_int(options, RIE_OPT_THREADS, 1, null_mut());
-            rie_model_load(path.as_ptr(), options, &mut model, null_mut())
-        };
+        let status = unsafe { rie_model_load(path.as_ptr(), options, &mut model, null_mut()) };
         world.made(Kind::Model, status, Some(model.cast()));
         world
     }
@@ -108,6 +105,14 @@ impl World {
             free(oldest);
             self.forget(oldest);
         }
+    }
+
+    /// Takes in new options, for one thread: with more, most of the time is spent on waiting for them.
+    pub fn publish_options(&mut self) {
+        let options = rie_options_new();
+        self.publish(Kind::Options, options.cast());
+        // SAFETY: a good handle.
+        assert_eq!(unsafe { rie_options_set_int(options, RIE_OPT_THREADS, 1, null_mut()) }, RIE_OK);
     }
 
     /// Takes in what a call made, if it did.

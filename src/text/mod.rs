@@ -2,6 +2,7 @@
 
 pub mod chat;
 mod decoder;
+mod growth;
 mod probe;
 mod stream;
 mod tokenizer;

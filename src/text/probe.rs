@@ -1,6 +1,8 @@
 //! A look at `tokenizer.json` before the `tokenizers` crate reads it: what would make the crate panic, overflow the
-//! stack or build a string that is not UTF-8 is an error here, with a message that helps. (Other panics are caught.)
+//! stack, fill the memory or build a string that is not UTF-8 is an error here, with a message that helps. (Other panics are
+//! caught.)
 
+use super::growth::{Growth, check_template, kind};
 use crate::error::Result;
 use crate::{bail, err};
 use serde::Deserialize;
@@ -11,6 +13,8 @@ use tokenizers::normalizers::precompiled::Precompiled;
 
 /// Deepest nesting of normalizers, decoders and so on; real files have about 6. The crate recurses on it.
 const MAX_DEPTH: usize = 16;
+/// Longest word that a WordPiece model may look at, in characters; real files have 100. The work grows with its cube.
+const MAX_WORD: u64 = 256;
 
 #[derive(Deserialize)]
 #[serde(expecting = "an object with a model")]
@@ -37,6 +41,8 @@ struct Model {
     merges: Longest,
     #[serde(default)]
     continuing_subword_prefix: Option<String>,
+    #[serde(default)]
+    max_input_chars_per_word: Option<u64>,
 }
 
 /// The type of the model.
@@ -51,20 +57,20 @@ pub(super) enum Kind {
 /// Checks `bytes`; an error doesn't name the file.
 pub(super) fn probe(bytes: &[u8]) -> Result<Kind> {
     let file: File = serde_json::from_slice(bytes).map_err(|e| err!(Format, "not a tokenizer: {e}"))?;
-    let mut templates = 0;
+    let (mut templates, mut growth) = (0, Growth::new());
     for (name, section) in [
         ("normalizer", &file.normalizer),
         ("pre_tokenizer", &file.pre_tokenizer),
         ("post_processor", &file.post_processor),
         ("decoder", &file.decoder),
     ] {
-        component(section, 0, &mut templates).map_err(|e| e.at(name))?;
+        component(name, section, 0, &mut templates, &mut growth).map_err(|e| e.at(name))?;
     }
     if templates > 1 {
         bail!(Format, "post_processor: {templates} TemplateProcessing, expected at most one");
     }
     // BPE joins the two parts of a merge in a buffer of the longest token's size
-    let Model { kind, vocab, merges, continuing_subword_prefix } = file.model;
+    let Model { kind, vocab, merges, continuing_subword_prefix, max_input_chars_per_word } = file.model;
     if merges.0 > vocab.0 {
         bail!(
             Format,
@@ -77,16 +83,19 @@ pub(super) fn probe(bytes: &[u8]) -> Result<Kind> {
     if merges.0 > 0 && continuing_subword_prefix.is_some_and(|prefix| !prefix.is_empty()) {
         bail!(Unsupported, "model.continuing_subword_prefix: a BPE model with such a prefix is not supported");
     }
+    if let Some(found) = max_input_chars_per_word.filter(|&found| found > MAX_WORD) {
+        bail!(Unsupported, "model.max_input_chars_per_word: expected at most {MAX_WORD}, found {found}");
+    }
     Ok(if kind.as_deref() == Some("BPE") { Kind::Bpe } else { Kind::Other })
 }
 
-fn component(value: &Value, depth: usize, templates: &mut usize) -> Result<()> {
+fn component(section: &str, value: &Value, depth: usize, templates: &mut usize, growth: &mut Growth) -> Result<()> {
     if depth > MAX_DEPTH {
         bail!(Format, "nested more than {MAX_DEPTH} levels deep");
     }
     match value {
         Value::Object(map) => {
-            match map.get("type").and_then(Value::as_str) {
+            match kind(map) {
                 Some("Precompiled") => {
                     serde_json::from_str::<Precompiled>(&value.to_string())
                         .map_err(|e| err!(Format, "precompiled_charsmap: {e}"))?;
@@ -97,12 +106,14 @@ fn component(value: &Value, depth: usize, templates: &mut usize) -> Result<()> {
                 Some("TemplateProcessing") => {
                     *templates += 1;
                     template(map)?;
+                    check_template(map)?;
                 }
                 _ => {}
             }
-            map.values().try_for_each(|v| component(v, depth + 1, templates))
+            growth.add(section, map)?;
+            map.values().try_for_each(|v| component(section, v, depth + 1, templates, growth))
         }
-        Value::Array(list) => list.iter().try_for_each(|v| component(v, depth + 1, templates)),
+        Value::Array(list) => list.iter().try_for_each(|v| component(section, v, depth + 1, templates, growth)),
         _ => Ok(()),
     }
 }

@@ -1,7 +1,7 @@
 //! The targets of the fuzzer (tests/fuzz) on their corpora and on inputs derived from them, the same in every run.
 //!
-//! With `RIE_UPDATE_SEEDS=1` the inputs that fuzzing begins with are written to the corpora first. `RIE_FUZZ_INPUTS=100000` derives
-//! as many inputs: fuzzing without a fuzzer.
+//! With `RIE_UPDATE_SEEDS=1` the inputs that fuzzing begins with are written to the corpora first.
+//! `RIE_FUZZ_INPUTS=100000` derives as many inputs: fuzzing without a fuzzer.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,6 @@
-//! How far the parts of a `tokenizer.json` can blow up a text. Each is harmless, but ten that make ten letters of one make ten
-//! thousand million, and memory that the crate cannot get ends the process. So the worst case is worked out and bounded.
+//! How far the parts of a `tokenizer.json` can blow up a text. Each is harmless, but ten that make ten letters of one
+//! make ten thousand million, and memory that the crate cannot get ends the process. So the worst case is worked out
+//! and bounded.
 
 use crate::bail;
 use crate::error::Result;
@@ -79,8 +80,8 @@ fn replaced(part: &Map<String, Value>) -> usize {
     }
 }
 
-/// Bytes of the longest text in a table of characters: after the length of its index, 4 bytes, and the index come all texts,
-/// each ended by NUL.
+/// Bytes of the longest text in a table of characters: after the length of its index, 4 bytes, and the index come all
+/// texts, each ended by NUL.
 fn longest_replacement(charsmap: &str) -> usize {
     let bytes = base64(charsmap);
     let Some((length, rest)) = bytes.split_first_chunk::<4>() else { return 1 };

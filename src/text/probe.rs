@@ -1,6 +1,6 @@
 //! A look at `tokenizer.json` before the `tokenizers` crate reads it: what would make the crate panic, overflow the
-//! stack, fill the memory or build a string that is not UTF-8 is an error here, with a message that helps. (Other panics are
-//! caught.)
+//! stack, fill the memory or build a string that is not UTF-8 is an error here, with a message that helps. (Other
+//! panics are caught.)
 
 use super::growth::{Growth, check_template, kind};
 use crate::error::Result;

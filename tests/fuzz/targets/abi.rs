@@ -86,8 +86,8 @@ impl Library {
         Library(Handle(rie_error_new()))
     }
 
-    /// Makes a call, and checks what holds for all: its status has a name, is no defect and is in the error object, with a
-    /// message if and only if it is an error.
+    /// Makes a call, and checks what holds for all: its status has a name, is no defect and is in the error object,
+    /// with a message if and only if it is an error.
     pub fn call(&self, call: impl FnOnce(*mut rie_error) -> rie_status) -> Result<rie_status> {
         let err = self.0.0;
         let status = call(err);
@@ -122,7 +122,8 @@ impl Library {
         }
     }
 
-    /// Makes a call that fills a buffer: with `cap` elements of room, and if that is too little, with as much as it asks for.
+    /// Makes a call that fills a buffer: with room for `cap` elements, and if that is too little, with as much as it
+    /// asks.
     pub fn filled<T: Copy + PartialEq + Debug>(
         &self,
         cap: usize,

@@ -1,4 +1,5 @@
-//! Any sequence of calls: with handles that are good, freed, of another kind, made up or NULL, with odd sizes and buffers.
+//! Any sequence of calls: with handles that are good, freed, of another kind, made up or NULL, with odd sizes and
+//! buffers.
 //!
 //! A shadow of every object says what the calls may and must not do.
 

@@ -33,6 +33,11 @@ pub fn seeds() -> Vec<(String, Vec<u8>)> {
         config.replacen('}', &format!(",{more}}}"), 1).into_bytes()
     };
     let moe = r#""num_experts":3,"num_experts_per_tok":2,"moe_intermediate_size":12,"norm_topk_prob":true"#;
+    let two = r#""num_hidden_layers":2,"layer_types":["full_attention","sliding_attention"]"#;
+    let caps = r#""query_pre_attn_scalar":16,"attn_logit_softcapping":50.0,"final_logit_softcapping":30.0"#;
+    let local = r#""sliding_window":4,"sliding_window_pattern":2,"rope_local_base_freq":1000.0"#;
+    let multipliers =
+        r#""embedding_multiplier":12.0,"attention_multiplier":0.01,"residual_multiplier":0.2,"logits_scaling":8.0"#;
     let gelu = r#""hidden_act":"gelu_pytorch_tanh","hidden_activation":"gelu_pytorch_tanh","num_hidden_layers":2"#;
     let scaled = |kind: &str, more: &str| format!(r#""rope_scaling":{{"rope_type":"{kind}","factor":4.0{more}}}"#);
     let original = r#","original_max_position_embeddings":40"#;
@@ -40,14 +45,14 @@ pub fn seeds() -> Vec<(String, Vec<u8>)> {
         ("llama", r#""attention_bias":true,"mlp_bias":true"#),
         ("mistral", r#""sliding_window":5"#),
         ("qwen2", r#""use_sliding_window":true,"sliding_window":5,"max_window_layers":1"#),
-        ("qwen3", r#""num_hidden_layers":2,"layer_types":["full_attention","sliding_attention"],"sliding_window":4,"use_sliding_window":true"#),
+        ("qwen3", &format!(r#"{two},"use_sliding_window":true,"sliding_window":4"#)),
         ("gemma", gelu),
-        ("gemma2", &format!(r#"{gelu},"query_pre_attn_scalar":16,"attn_logit_softcapping":50.0,"final_logit_softcapping":30.0,"sliding_window":4"#)),
-        ("gemma3_text", &format!(r#"{gelu},"sliding_window":4,"sliding_window_pattern":2,"rope_local_base_freq":1000.0"#)),
+        ("gemma2", &format!(r#"{gelu},{caps},"sliding_window":4"#)),
+        ("gemma3_text", &format!("{gelu},{local}")),
         ("phi3", r#""partial_rotary_factor":0.5"#),
         ("smollm3", r#""no_rope_layers":[0],"no_rope_layer_interval":4"#),
         ("olmo2", r#""attention_bias":false"#),
-        ("granite", r#""embedding_multiplier":12.0,"attention_multiplier":0.01,"residual_multiplier":0.2,"logits_scaling":8.0"#),
+        ("granite", multipliers),
         ("mixtral", r#""num_local_experts":3,"num_experts_per_tok":2,"sliding_window":null"#),
         ("qwen3_moe", &format!(r#"{moe},"decoder_sparse_step":2,"mlp_only_layers":[0],"num_hidden_layers":2"#)),
         ("olmoe", &format!(r#"{moe},"clip_qkv":3.0"#)),

@@ -1,7 +1,7 @@
 //! What is fuzzed: a function for each target, from any bytes to a run through the C ABI that must keep its promises.
 //!
-//! libFuzzer calls them from `fuzz_targets/`, and `tests/fuzz.rs` replays the corpora through them. A broken promise is a
-//! panic here; what happens in the library itself never is one, as it catches its own.
+//! libFuzzer calls them from `fuzz_targets/`, and `tests/fuzz.rs` replays the corpora through them. A broken promise is
+//! a panic here; what happens in the library itself never is one, as it catches its own.
 
 pub mod abi;
 pub mod model;

@@ -10,7 +10,8 @@ const MAX_DATA: u64 = 1 << 16;
 /// In every format of floats, four of it or two are a small number.
 const DATA: u8 = 0x3c;
 
-/// The input is a file; or, if it begins with `{`, a header, to which the length and as many data are added as it speaks of.
+/// The input is a file; or, if it begins with `{`, a header, to which the length and as many data are added as it
+/// speaks of.
 pub fn run(data: &[u8]) {
     let whole = match data.first() {
         Some(b'{') => file(data, &vec![DATA; data_bytes(data)]),

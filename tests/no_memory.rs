@@ -140,9 +140,7 @@ fn each_large_allocation_may_be_refused() {
     let _turn = turn();
     let path = model_path();
     let weights = [RIE_WEIGHTS_AS_IS, RIE_WEIGHTS_INT8, RIE_WEIGHTS_INT4];
-    let mut report = Vec::new();
-    let mut note = |name: &'static str, found: i64, least: i64| {
-        report.push(format!("{name}: {found}"));
+    let note = |name: &'static str, found: i64, least: i64| {
         assert!(found >= least, "{name}: only {found} large allocations, so the test shows little");
     };
     for weights in weights {
@@ -264,7 +262,6 @@ fn each_large_allocation_may_be_refused() {
     );
     note("restore", found, 3);
     drop((model, whole));
-    println!("large allocations refused one by one: {}", report.join(", "));
 }
 
 /// Sizes that no machine has are refused before anything is done.

@@ -87,7 +87,7 @@ fn expect_defect<T>(outcome: Outcome<T>, words: &[&str]) {
 fn expect_ended(session: &Session) {
     let outcomes = [session.append(&[1]), session.eval(), session.step(None), session.truncate(0)];
     for outcome in outcomes {
-        let (status, message) = outcome.err().expect("a refusal");
+        let (status, message) = outcome.expect_err("a refusal");
         assert!(status == RIE_ERR_STATE && message.contains("RIE_ERR_INTERNAL"), "{message}");
     }
     assert_eq!(session.fork().err().expect("a refusal").0, RIE_ERR_STATE);
@@ -103,8 +103,8 @@ fn every_entry_reports_a_panic() {
         arm(name, 0);
         // SAFETY: as said at the list.
         expect_defect(call(|err| unsafe { entry(err) }), &[name]);
-        // SAFETY: the same call without an error object: nothing but the status.
         arm(name, 0);
+        // SAFETY: the same call without an error object: nothing but the status.
         assert_eq!(unsafe { entry(null_mut()) }, RIE_ERR_INTERNAL, "{name}");
         // SAFETY: as above.
         let later = call(|err| unsafe { entry(err) });
@@ -148,8 +148,7 @@ fn a_pass_ends_its_session_only(path: &Path) {
             let outcome = (0..200).map(|_| session.step(Some(&sampler))).find(Result::is_err).expect("a panic");
             expect_defect(outcome, &[place]);
             expect_ended(&session);
-            let refused =
-                other.fork().expect("a fork").step(Some(&sampler)).err().expect("the sampler was in the step");
+            let refused = other.fork().expect("a fork").step(Some(&sampler)).expect_err("the sampler was in the step");
             assert!(refused.0 == RIE_ERR_STATE && refused.1.contains("sampler"), "{}", refused.1);
             assert_eq!(tokens(&start(&model)), expected, "{place} {before}: the model goes on");
         }

@@ -45,7 +45,7 @@ sanitized() {
 program() { local name=$1; shift; sanitized "$name" "tests/c/$name.c" -- "$@"; }
 
 cases=$PWD/tests/golden/cases model=$PWD/tests/golden/tiny_model/model
-scratch() { mkdir -p "$programs/$1" && printf '%s' "$programs/$1"; }
+scratch() { mkdir -p "$programs/$1.dir" && printf '%s' "$programs/$1.dir"; }
 program bad_handles "$cases/padded_vocab"
 program bad_input "$cases/padded_vocab"
 program bad_files "$cases/bf16" "$(scratch bad-files)"

@@ -10,8 +10,9 @@ use abi::{Model, Outcome, Sampler, Session, Settings, batch, call};
 use common::{case, root, scratch, tiny_model};
 use rie::faults::arm;
 use rie::ffi::error::rie_error;
-use rie::ffi::{batch::*, chat::*, constants::*, info::*, model::*, options::*, sampler::*, session::*, text::*};
+use rie::ffi::{batch::*, chat::*, constants::*, info::*, log::*, model::*, options::*, sampler::*, session::*};
 use rie::ffi::{rie_status, rie_token};
+use rie::ffi::{source::*, text::*};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -54,25 +55,37 @@ const ENTRIES: [Entry; 29] = [
     ("rie_text_stream_new", |err| unsafe { rie_text_stream_new(null(), 0, null_mut(), err) }),
     ("rie_text_stream_push", |err| unsafe { rie_text_stream_push(null_mut(), 0, null_mut(), 0, null_mut(), err) }),
 ];
-/// And `rie_tokenize`, which would make the line too long.
-const TOKENIZE: Entry = ("rie_tokenize", |err| {
-    // SAFETY: as above.
-    unsafe { rie_tokenize(null(), null(), 0, 0, null_mut(), 0, null_mut(), err) }
-});
+
+/// And the others.
+// SAFETY of every call: as above.
+#[allow(clippy::undocumented_unsafe_blocks)]
+const MORE_ENTRIES: [Entry; 7] = [
+    ("rie_inspect_source", |err| unsafe { rie_inspect_source(null(), null(), null_mut(), 0, null_mut(), err) }),
+    ("rie_log_set", |err| unsafe { rie_log_set(None, null_mut(), 0, err) }),
+    ("rie_model_load_source", |err| unsafe { rie_model_load_source(null(), null(), null_mut(), err) }),
+    ("rie_source_add_fd", |err| unsafe { rie_source_add_fd(null_mut(), null(), -1, 0, 0, err) }),
+    ("rie_source_add_memory", |err| unsafe {
+        rie_source_add_memory(null_mut(), null(), null(), 0, None, null_mut(), err)
+    }),
+    ("rie_source_add_path", |err| unsafe { rie_source_add_path(null_mut(), null(), null(), err) }),
+    ("rie_tokenize", |err| unsafe { rie_tokenize(null(), null(), 0, 0, null_mut(), 0, null_mut(), err) }),
+];
+
 /// Those that take none and cannot fail, or only by a value of their own.
-const WITHOUT_ERROR: [&str; 8] = [
+const WITHOUT_ERROR: [&str; 9] = [
     "rie_abi_version",
     "rie_error_message",
     "rie_error_new",
     "rie_error_status",
     "rie_free",
     "rie_options_new",
+    "rie_source_new",
     "rie_status_name",
     "rie_version",
 ];
 
 fn entries() -> impl Iterator<Item = Entry> {
-    ENTRIES.into_iter().chain([TOKENIZE])
+    ENTRIES.into_iter().chain(MORE_ENTRIES)
 }
 
 fn expect_defect<T>(outcome: Outcome<T>, words: &[&str]) {

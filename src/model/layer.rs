@@ -162,11 +162,11 @@ impl<'a> Weights<'a> {
             let block = format!("{}.experts.{e}", names.block);
             self.mlp(&block, [names.gate, names.up, names.down], (hidden, experts.intermediate_size))
         };
+        let router = self.matrix(&format!("{}.gate", names.block), [experts.count, hidden], Purpose::Router)?;
         let mut loaded = memory::with_room(experts.count)?;
         for e in 0..experts.count {
             loaded.push(expert(e)?);
         }
-        let router = self.matrix(&format!("{}.gate", names.block), [experts.count, hidden], Purpose::Router)?;
         Ok(Experts {
             router: Linear::new(vec![router], &[])?,
             experts: loaded,

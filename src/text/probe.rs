@@ -15,6 +15,9 @@ use tokenizers::normalizers::precompiled::Precompiled;
 const MAX_DEPTH: usize = 16;
 /// Longest word that a WordPiece model may look at, in characters; real files have 100. The work grows with its cube.
 const MAX_WORD: u64 = 256;
+/// Longest token of a Unigram model, in bytes; SentencePiece makes them of 16 characters. Each place of a text is compared
+/// with as much.
+const MAX_PIECE: usize = 1024;
 
 #[derive(Deserialize)]
 #[serde(expecting = "an object with a model")]
@@ -71,20 +74,23 @@ pub(super) fn probe(bytes: &[u8]) -> Result<Kind> {
     }
     // BPE joins the two parts of a merge in a buffer of the longest token's size
     let Model { kind, vocab, merges, continuing_subword_prefix, max_input_chars_per_word } = file.model;
-    if merges.0 > vocab.0 {
+    if merges.bytes > vocab.bytes {
         bail!(
             Format,
             "model.merges: a merge gives {} bytes, but the longest token of the vocabulary has {}",
-            merges.0,
-            vocab.0
+            merges.bytes,
+            vocab.bytes
         );
     }
     // and there it cuts the prefix off the second part without looking
-    if merges.0 > 0 && continuing_subword_prefix.is_some_and(|prefix| !prefix.is_empty()) {
+    if merges.bytes > 0 && continuing_subword_prefix.is_some_and(|prefix| !prefix.is_empty()) {
         bail!(Unsupported, "model.continuing_subword_prefix: a BPE model with such a prefix is not supported");
     }
     if let Some(found) = max_input_chars_per_word.filter(|&found| found > MAX_WORD) {
         bail!(Unsupported, "model.max_input_chars_per_word: expected at most {MAX_WORD}, found {found}");
+    }
+    if vocab.is_list && vocab.bytes > MAX_PIECE {
+        bail!(Unsupported, "model.vocab: expected tokens of at most {MAX_PIECE} bytes, found one of {}", vocab.bytes);
     }
     Ok(if kind.as_deref() == Some("BPE") { Kind::Bpe } else { Kind::Other })
 }
@@ -135,7 +141,11 @@ fn template(map: &serde_json::Map<String, Value>) -> Result<()> {
 
 /// The length of the longest string: of a vocabulary's keys, or of the two parts of a merge together.
 #[derive(Default)]
-struct Longest(usize);
+struct Longest {
+    bytes: usize,
+    /// A list of tokens and their scores is the vocabulary of a Unigram model.
+    is_list: bool,
+}
 
 impl<'de> Deserialize<'de> for Longest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
@@ -153,7 +163,7 @@ impl<'de> Visitor<'de> for LongestVisitor {
     }
 
     fn visit_unit<E>(self) -> std::result::Result<Longest, E> {
-        Ok(Longest(0))
+        Ok(Longest::default())
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Longest, A::Error> {
@@ -161,7 +171,7 @@ impl<'de> Visitor<'de> for LongestVisitor {
         while let Some((Length::<0>(n), IgnoredAny)) = map.next_entry()? {
             longest = longest.max(n);
         }
-        Ok(Longest(longest))
+        Ok(Longest { bytes: longest, is_list: false })
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<Longest, A::Error> {
@@ -169,7 +179,7 @@ impl<'de> Visitor<'de> for LongestVisitor {
         while let Some(Length::<1>(n)) = seq.next_element()? {
             longest = longest.max(n);
         }
-        Ok(Longest(longest))
+        Ok(Longest { bytes: longest, is_list: true })
     }
 }
 

@@ -271,7 +271,7 @@ fn hostile_templates_are_errors_soon() {
         let took = start.elapsed();
         assert!(result.is_err(), "{shown}: {result:?}");
         assert!(!result.as_ref().unwrap_err().contains("panic"), "{shown}: {result:?}");
-        assert!(took.as_secs_f32() < 5.0, "{shown}: {took:?}");
+        assert!(took.as_secs_f32() < 30.0, "{shown}: {took:?}"); // without the guard: minutes
     }
 }
 

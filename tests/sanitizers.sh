@@ -8,15 +8,15 @@ cd "$(dirname "$0")/.."
 . tests/tools.sh
 need gcc:gcc
 
-target=${CARGO_TARGET_DIR:-$PWD/target}/sanitized
-programs=$target/programs
-# The flag is unstable, and the compiler is the stable one.
-RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR=$target CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_PROFILE_DEV_DEBUG=line-tables-only \
-    cargo rustc --quiet --lib --crate-type cdylib -- -Zsanitizer=address
+target=${CARGO_TARGET_DIR:-$PWD/target}
+programs=$target/sanitized
+# The flag is unstable, and the compiler is the stable one. In the directory and with the profile of the tests, so that the
+# dependencies, which are not instrumented, are there already.
+RUSTC_BOOTSTRAP=1 cargo rustc --quiet --lib --crate-type cdylib -- -Zsanitizer=address -Cdebuginfo=line-tables-only
 rm -rf "$programs"
 mkdir -p "$programs"
-ln -s "$target/debug/librie.so" "$programs/librie.so"
-ln -s "$target/debug/librie.so" "$programs/librie.so.0"
+mv "$target/debug/librie.so" "$programs/librie.so"
+ln -s librie.so "$programs/librie.so.0"
 
 # Sizes that no machine has are refused, as by malloc.
 export ASAN_OPTIONS=allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1

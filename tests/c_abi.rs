@@ -456,8 +456,5 @@ fn no_errors_and_no_leaks_under_valgrind() {
     expect_success(Program::example("minimal").valgrind().arg(&model), "");
     expect_success(Program::example("generate").valgrind().arg("--model").arg(&model).args(prompt), "");
     expect_success(Program::example("inspect").valgrind().arg("--model").arg(&model), "");
-    let sources = Program::test("sources");
-    expect_success(sources.valgrind().arg(case("padded_vocab")).arg(case("sharded")).arg(scratch("sources-2")), "");
-    let log = Program::test("log");
-    expect_success(log.valgrind().arg(case("padded_vocab")).arg(case("base")).arg(scratch("log-2")), "");
+    expect_success(Program::test("roundtrip").valgrind().arg(case("padded_vocab")).arg(case("base")), "");
 }

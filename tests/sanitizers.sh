@@ -54,6 +54,8 @@ program threads "$cases/base"
 program sessions "$cases/base" "$cases/gqa9_3"
 program quantized "$cases/base" "$(scratch quantized)"
 program chat "$cases/padded_vocab" "$cases/padded_vocab" own-templates-only
+program sources "$cases/padded_vocab" "$cases/sharded" "$(scratch sources)"
+program log "$cases/padded_vocab" "$cases/base" "$(scratch log)"
 host=(examples-c/host.c examples-c/common.c)
 prompt=(--prompt "Rust is" -n 8 --threads 2)
 sanitized minimal examples-c/minimal.c -- "$model"

@@ -753,7 +753,8 @@ rie_status rie_error_status(const rie_error *err);
  *
  * Ownership: `userdata` stays the host's, may be NULL, and must be valid until another function was set. Threads: any,
  * also while other threads use the library. When this returns, the function that was set before is not running and is
- * never called again. So this waits for calls of it that are running: do not hold a lock that it takes. Errors:
+ * never called again. So this waits for calls of it that are running: do not hold a lock that it takes, and do not call
+ * this in a child of `fork()` if another thread of the parent may have been inside the function at that moment. Errors:
  * `RIE_ERR_STATE` if called by the log function, `RIE_ERR_INVALID_ARGUMENT` for a level that does not exist; then
  * everything stays as it was. `function` and `err` may be NULL.
  */

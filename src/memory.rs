@@ -49,6 +49,13 @@ pub fn replace<T: Copy>(vector: &mut Vec<T>, items: &[T]) -> Result<()> {
     Ok(())
 }
 
+/// A copy of `items`.
+pub fn copied<T: Copy>(items: &[T]) -> Result<Vec<T>> {
+    let mut vector = Vec::new();
+    replace(&mut vector, items)?;
+    Ok(vector)
+}
+
 /// What any call may take in small pieces.
 const HEADROOM: usize = 1 << 20;
 

@@ -123,6 +123,7 @@ impl Source {
     /// In a directory, `model.safetensors` is used if it is there, else the shards that
     /// `model.safetensors.index.json` names, as transformers does.
     pub fn open(path: &str, paths: &SourcePaths) -> Result<Source> {
+        memory::expect_room(0, path)?;
         let given = Path::new(path);
         let found = match fs::metadata(given) {
             Ok(found) => found,
@@ -146,6 +147,7 @@ impl Source {
 
     /// The same for the files of `set`, as if they lay in a directory.
     pub fn of(set: &FileSet, paths: &SourcePaths) -> Result<Source> {
+        memory::expect_room(0, FileSet::NAME)?;
         let folder = Folder::Set(set.clone());
         let weights = weights_in(&folder)?;
         Source::read(FileSet::NAME, &folder, weights, paths)

@@ -79,7 +79,6 @@ pub struct Model {
 impl Model {
     /// Loads the model at `path` (a directory or a `.safetensors` file).
     pub fn load(path: &str, options: &LoadOptions, progress: Option<ProgressFn<'_>>) -> Result<Model> {
-        memory::expect_room(0, path)?;
         Model::of(Source::open(path, &options.paths)?, options, progress)
     }
 

@@ -194,7 +194,7 @@ impl Session {
                 let tokens = &inputs[..n];
                 let sequence = Sequence { tokens, start, kv, cancel, cancelled: &mut cancelled, rows: 0..0 };
                 let pass = Pass { sequences: &mut [sequence], profile, tap: None };
-                let x = memory::collected(decoder.forward(exec, workspace, pass)?.iter().copied())?;
+                let x = memory::copied(decoder.forward(exec, workspace, pass)?)?;
                 pass::check_cancelled(cancelled, start)?;
                 for ((x, targets), out) in
                     x.chunks(SCORE_ROWS * hidden).zip(targets.chunks(SCORE_ROWS)).zip(now.chunks_mut(SCORE_ROWS))

@@ -66,7 +66,7 @@ impl Session {
             let held = evaluated - held;
             let mut bytes = Cow::Borrowed(page.bytes());
             if held < TILE_KEYS {
-                let mut copy = memory::collected(bytes.iter().copied())?;
+                let mut copy = memory::copied(&bytes)?;
                 layout.blank(&mut copy, held);
                 bytes = Cow::Owned(copy);
             }

@@ -4,8 +4,10 @@
 //! multiply-add from 0; a tail is padded with zeros; the lanes are added as [`Lanes::sum`] says. So the result does
 //! not depend on the tile, the block of k or the number of rows.
 
+use super::TILE_ROWS;
+#[cfg(doc)]
+use super::TILE_TOKENS;
 use super::lanes::{Element, F32, LANES, Lanes, exp, in_groups, tanh};
-use super::{TILE_ROWS, TILE_TOKENS};
 
 /// How far ahead of the current position weights are prefetched, in bytes.
 const PREFETCH: usize = 512;
@@ -98,22 +100,44 @@ unsafe fn dot4<L: Lanes, E: Element, const T: usize>(
     }
 }
 
-/// Spreads `k` elements at `src` over lane blocks: block b of eight goes to `dst + b · stride`, the last padded with 0.
+/// Interleaves the first `rows` (at most four) of `src`, `k` elements each, as f32: `dst` is `[k / 8][rows][8]`, the last
+/// block padded with 0.
 ///
 /// # Safety
-/// `src` has `k` elements of `E`; `dst` has room for every block.
+/// Each of these rows has `k` elements of `E`; `dst` has room for every block.
 #[inline(always)]
-pub unsafe fn pack<L: Lanes, E: Element>(src: *const u8, k: usize, dst: *mut f32, stride: usize) {
+pub unsafe fn pack<L: Lanes, E: Element>(src: [*const u8; 4], rows: usize, k: usize, dst: *mut f32) {
+    // SAFETY: as this function.
+    unsafe {
+        match rows {
+            4 => pack_rows::<L, E, 4>(src, k, dst),
+            3 => pack_rows::<L, E, 3>(src, k, dst),
+            2 => pack_rows::<L, E, 2>(src, k, dst),
+            _ => pack_rows::<L, E, 1>(src, k, dst),
+        }
+    }
+}
+
+/// [`pack`] of `R` rows.
+///
+/// # Safety
+/// As [`pack`].
+#[inline(always)]
+unsafe fn pack_rows<L: Lanes, E: Element, const R: usize>(src: [*const u8; 4], k: usize, dst: *mut f32) {
     let size = E::DTYPE.size();
     let blocks = k / LANES;
     // SAFETY: block b < k / 8 reads elements below k; the tail reads the rest.
     unsafe {
         for b in 0..blocks {
-            E::load::<L>(src.add(b * LANES * size)).store(dst.add(b * stride));
+            for r in 0..R {
+                E::load::<L>(src[r].add(b * LANES * size)).store(dst.add((b * R + r) * LANES));
+            }
         }
         let tail = k % LANES;
         if tail > 0 {
-            E::load_tail::<L>(src.add(blocks * LANES * size), tail).store(dst.add(blocks * stride));
+            for r in 0..R {
+                E::load_tail::<L>(src[r].add(blocks * LANES * size), tail).store(dst.add((blocks * R + r) * LANES));
+            }
         }
     }
 }
@@ -127,8 +151,8 @@ pub struct Ahead {
     pub step: usize,
 }
 
-/// A tile of [`TILE_ROWS`] weight rows × [`TILE_TOKENS`] tokens over `blocks` lane blocks of k.
-/// `w` is `[blocks][TILE_ROWS][8]`, `x` is `[blocks][TILE_TOKENS][8]`; the partial lanes `acc`, `[tokens][rows][8]`, start at
+/// A tile of [`TILE_ROWS`] weight rows × `tokens` (at most [`TILE_TOKENS`]) tokens over `blocks` lane blocks of k.
+/// `w` is `[blocks][TILE_ROWS][8]`, `x` is `[blocks][tokens][8]`; the partial lanes `acc`, `[tokens][rows][8]`, start at
 /// zero if `first` and are kept unless `last`, where `out[t · stride + r]` receives the sums.
 ///
 /// # Safety
@@ -136,6 +160,32 @@ pub struct Ahead {
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "plain numbers for a function pointer")]
 pub unsafe fn tile<L: Lanes>(
+    w: *const f32,
+    (x, tokens): (*const f32, usize),
+    blocks: usize,
+    acc: *mut f32,
+    ends: (bool, bool),
+    out: *mut f32,
+    stride: usize,
+    ahead: Ahead,
+) {
+    // SAFETY: as this function.
+    unsafe {
+        match tokens {
+            3 => tile_tokens::<L, 3>(w, x, blocks, acc, ends, out, stride, ahead),
+            2 => tile_tokens::<L, 2>(w, x, blocks, acc, ends, out, stride, ahead),
+            _ => tile_tokens::<L, 1>(w, x, blocks, acc, ends, out, stride, ahead),
+        }
+    }
+}
+
+/// [`tile`] of `T` tokens.
+///
+/// # Safety
+/// As [`tile`].
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "as `tile`")]
+unsafe fn tile_tokens<L: Lanes, const T: usize>(
     w: *const f32,
     x: *const f32,
     blocks: usize,
@@ -147,7 +197,7 @@ pub unsafe fn tile<L: Lanes>(
 ) {
     // SAFETY: indices follow the layouts that the caller vouches for; prefetch takes any address.
     unsafe {
-        let mut c = [[L::splat(0.0); TILE_ROWS]; TILE_TOKENS];
+        let mut c = [[L::splat(0.0); TILE_ROWS]; T];
         if !first {
             for (t, c) in c.iter_mut().enumerate() {
                 for (r, c) in c.iter_mut().enumerate() {
@@ -162,11 +212,11 @@ pub unsafe fn tile<L: Lanes>(
             L::prefetch(near);
             near = near.wrapping_add(ahead.step);
             for i in b..b + UNROLLED_BLOCKS {
-                tile_block(&mut c, w.add(i * TILE_ROWS * LANES), x.add(i * TILE_TOKENS * LANES));
+                tile_block(&mut c, w.add(i * TILE_ROWS * LANES), x.add(i * T * LANES));
             }
         }
         for i in whole..blocks {
-            tile_block(&mut c, w.add(i * TILE_ROWS * LANES), x.add(i * TILE_TOKENS * LANES));
+            tile_block(&mut c, w.add(i * TILE_ROWS * LANES), x.add(i * T * LANES));
         }
         for (t, c) in c.into_iter().enumerate() {
             if last {
@@ -185,13 +235,16 @@ pub unsafe fn tile<L: Lanes>(
 /// # Safety
 /// As [`tile`].
 #[inline(always)]
-unsafe fn tile_block<L: Lanes>(c: &mut [[L; TILE_ROWS]; TILE_TOKENS], w: *const f32, x: *const f32) {
-    // SAFETY: `w` has TILE_ROWS and `x` TILE_TOKENS times eight f32.
+unsafe fn tile_block<L: Lanes, const T: usize>(c: &mut [[L; TILE_ROWS]; T], w: *const f32, x: *const f32) {
+    // SAFETY: `w` has TILE_ROWS and `x` T times eight f32.
     unsafe {
-        let xs: [L; TILE_TOKENS] = [L::load(x), L::load(x.add(LANES)), L::load(x.add(2 * LANES))];
+        let mut xs = [L::splat(0.0); T];
+        for t in 0..T {
+            xs[t] = L::load(x.add(t * LANES));
+        }
         for r in 0..TILE_ROWS {
             let ws = L::load(w.add(r * LANES));
-            for t in 0..TILE_TOKENS {
+            for t in 0..T {
                 c[t][r] = ws.fma(xs[t], c[t][r]);
             }
         }

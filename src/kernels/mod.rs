@@ -37,17 +37,17 @@ pub const FEW_TOKENS: usize = 8;
 pub const TILE_ROWS: usize = 4;
 /// Tokens of one register tile.
 pub const TILE_TOKENS: usize = 3;
-/// Most weight rows of one matrix product: so many passes over a panel of activations while it is near.
-pub const GROUP_ROWS: usize = 32;
+/// Most weight rows of one matrix product: so many stay in the second-level cache, widened, beside all else.
+pub const GROUP_ROWS: usize = 64;
+/// Most tokens of a matrix product that packs few rows at a time.
+const FEW_FOR_ROWS: usize = 32;
 /// Positions of one tile (and one page) of the KV cache.
 pub const TILE_KEYS: usize = 64;
 
-/// Bytes that should stay in the second-level cache while a group of rows passes over a panel of activations.
-const CACHE_BYTES: usize = 288 * 1024;
-
 type PerType<F> = [F; DType::ALL.len()];
 type Gemv = unsafe fn([*const u8; 4], usize, (usize, usize), *const f32, [*mut f32; 4], usize);
-type MatrixTile = unsafe fn(*const f32, *const f32, usize, *mut f32, (bool, bool), *mut f32, usize, Ahead);
+type Pack = unsafe fn([*const u8; 4], usize, usize, *mut f32);
+type MatrixTile = unsafe fn(*const f32, (*const f32, usize), usize, *mut f32, (bool, bool), *mut f32, usize, Ahead);
 type Attend = unsafe fn(Tile, *const f32, usize, *const Visible, *mut f32);
 type Gated = unsafe fn(*const f32, *const f32, usize, *mut f32);
 type PerQuant<F> = [F; Quant::ALL.len()];
@@ -58,7 +58,7 @@ type PanelGemm = unsafe fn(*const u8, usize, *const CodeGroup, (usize, usize), *
 pub struct Kernels {
     name: &'static str,
     gemv: PerType<Gemv>,
-    pack: PerType<unsafe fn(*const u8, usize, *mut f32, usize)>,
+    pack: PerType<Pack>,
     tile: MatrixTile,
     rms_norm: unsafe fn(*const f32, *const f32, usize, f32, *mut f32),
     /// By [`Activation`].
@@ -113,9 +113,9 @@ macro_rules! tier {
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, gemv<E: $crate::kernels::lanes::Element>(
             w: [*const u8; 4], rows: usize, size: (usize, usize), x: *const f32, out: [*mut f32; 4], stride: usize));
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, pack<E: $crate::kernels::lanes::Element>(
-            src: *const u8, k: usize, dst: *mut f32, stride: usize));
+            src: [*const u8; 4], rows: usize, k: usize, dst: *mut f32));
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, tile(
-            w: *const f32, x: *const f32, blocks: usize, acc: *mut f32, ends: (bool, bool), out: *mut f32, stride: usize,
+            w: *const f32, x: (*const f32, usize), blocks: usize, acc: *mut f32, ends: (bool, bool), out: *mut f32, stride: usize,
             ahead: $crate::kernels::float::Ahead));
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, rms_norm(
             x: *const f32, weight: *const f32, n: usize, eps: f32, out: *mut f32));
@@ -184,9 +184,23 @@ pub fn k_blocks(k: usize) -> impl Iterator<Item = Range<usize>> + Clone {
     (0..k).step_by(block).map(move |start| start..k.min(start + block))
 }
 
+/// How a matrix product groups `n` tokens: in threes, as [`TILE_TOKENS`] says, but for the last two or four, in pairs (one token
+/// would leave two thirds of a tile idle), or a single one.
+pub fn token_groups(n: usize) -> impl Iterator<Item = Range<usize>> + Clone {
+    let threes = threes(n);
+    let pairs = (threes..n).step_by(2).map(move |t| t..n.min(t + 2));
+    (0..threes).step_by(TILE_TOKENS).map(|t| t..t + TILE_TOKENS).chain(pairs)
+}
+
+/// How many of `n` tokens are grouped in threes by [`token_groups`], from the first on.
+pub fn threes(n: usize) -> usize {
+    let rest = if n % TILE_TOKENS == 1 { 4.min(n) } else { n % TILE_TOKENS };
+    n - rest
+}
+
 /// f32 that `n` packed tokens of width `k` take.
 pub fn packed_len(n: usize, k: usize) -> usize {
-    n.next_multiple_of(TILE_TOKENS) * k.next_multiple_of(LANES)
+    n * k.next_multiple_of(LANES)
 }
 
 /// One thread's buffers for [`Kernels::gemm_group`].
@@ -269,27 +283,23 @@ impl Kernels {
         }
     }
 
-    /// Packs up to [`TILE_TOKENS`] rows of activations for [`gemm_group`](Self::gemm_group): `x` is `[rows][k]`; the
-    /// elements `block` of each row go to `dst`, `[block / 8][TILE_TOKENS][8]`, absent rows as zeros.
+    /// Packs one of [`token_groups`] for [`gemm_group`](Self::gemm_group): `x` is `[tokens][k]`; the elements `block` of each
+    /// row go to `dst`, `[block / 8][tokens][8]`.
     pub fn pack_tokens(&self, x: &[f32], k: usize, block: Range<usize>, dst: &mut [f32]) {
-        assert!(x.len().is_multiple_of(k) && x.len() / k <= TILE_TOKENS && block.end <= k, "pack_tokens: x");
-        assert_eq!(dst.len(), TILE_TOKENS * block.len().next_multiple_of(LANES), "pack_tokens: dst");
-        if x.len() < TILE_TOKENS * k {
-            dst.fill(0.0);
-        }
-        for (t, row) in x.chunks_exact(k).enumerate() {
-            let row = &row[block.clone()];
-            // SAFETY: token t's blocks lie at t·8 + b·24 < dst.len(), with b < block.len() / 8 rounded up.
-            unsafe {
-                let dst = dst.as_mut_ptr().add(t * LANES);
-                (self.pack[DType::F32 as usize])(row.as_ptr().cast(), row.len(), dst, TILE_TOKENS * LANES);
-            }
+        let tokens = x.len() / k;
+        assert!(x.len() == tokens * k && tokens <= TILE_TOKENS && block.end <= k, "pack_tokens: x");
+        assert_eq!(dst.len(), packed_len(tokens, block.len()), "pack_tokens: dst");
+        let row = |t: usize| x.as_ptr().wrapping_add(t * k + block.start).cast();
+        // SAFETY: the rows from 0 to `tokens` lie in x, and dst has room for their blocks.
+        unsafe {
+            let pack = self.pack[DType::F32 as usize];
+            pack(std::array::from_fn(row), tokens, block.len(), dst.as_mut_ptr());
         }
     }
 
-    /// The matrix product of a group of rows with many tokens: `out[t][r] = rows[r] · x[t]`, `out` being
-    /// `[n][GROUP_ROWS]` with n rounded up to [`TILE_TOKENS`]. `rows` has at most [`GROUP_ROWS`] rows of `k` elements.
-    /// `packed` holds, for each of [`k_blocks`], `[n / 3][block / 8][3][8]` as [`pack_tokens`](Self::pack_tokens) writes it.
+    /// The matrix product of a group of rows with many tokens: `out[t][r] = rows[r] · x[t]`, `out` being `[n][GROUP_ROWS]`.
+    /// `rows` has at most [`GROUP_ROWS`] rows of `k` elements. `packed` holds, for each of [`k_blocks`], each of
+    /// [`token_groups`] as [`pack_tokens`](Self::pack_tokens) writes it.
     pub fn gemm_group(
         &self,
         dtype: DType,
@@ -299,60 +309,57 @@ impl Kernels {
         scratch: &mut GemmScratch,
         out: &mut [f32],
     ) {
-        let triples = packed.len() / (TILE_TOKENS * k.next_multiple_of(LANES));
-        assert_eq!(packed.len(), packed_len(triples * TILE_TOKENS, k), "gemm_group: packed");
-        assert_eq!(out.len(), triples * TILE_TOKENS * GROUP_ROWS, "gemm_group: out");
+        let n = packed.len() / k.next_multiple_of(LANES);
+        assert_eq!(packed.len(), packed_len(n, k), "gemm_group: packed");
+        assert_eq!(out.len(), n * GROUP_ROWS, "gemm_group: out");
         assert!(rows.len() <= GROUP_ROWS, "gemm_group: rows");
         assert!(rows.iter().all(|row| row.len() == k * dtype.size()), "gemm_group: row length");
-        const TILE: usize = TILE_ROWS * TILE_TOKENS * LANES;
+        const TILE: usize = TILE_ROWS * LANES; // for each token
         const QUADS: usize = GROUP_ROWS / TILE_ROWS;
-        const TOGETHER: usize = 2; // quads that share the loads of a triple from the second-level cache
         let longest = k_blocks(k).next().map_or(0, |b| b.len().next_multiple_of(LANES));
         let quad_len = longest * TILE_ROWS;
-        // A panel is so many triples that their activations, and the lanes kept between blocks of k, stay near.
-        let kept = if longest < k { QUADS * TILE } else { 0 };
-        let most = (CACHE_BYTES / (4 * (TILE_TOKENS * longest + kept))).max(1);
-        let panel = triples.div_ceil(triples.div_ceil(most).max(1)).max(1);
-        let weights = scratch.weights.grown(TOGETHER * quad_len);
-        let lanes = scratch.lanes.grown(panel * QUADS * TILE);
+        // Of many tokens one group after another stays in the first-level cache while the packed rows, in the second-level one, pass
+        // over it. Few tokens pass over two quads of rows, packed just before.
+        let together = if n > FEW_FOR_ROWS { QUADS } else { 2 };
+        let weights = scratch.weights.grown(together * quad_len);
+        let lanes = scratch.lanes.grown(if longest < k { n * QUADS * TILE } else { TILE_TOKENS * TILE });
         let stride = k * dtype.size();
-        for first in (0..triples).step_by(panel) {
-            let end = triples.min(first + panel);
-            for block in k_blocks(k) {
-                let blocks = block.len().div_ceil(LANES);
-                let ends = (block.start == 0, block.end == k);
-                let bytes = block.start * dtype.size()..block.end * dtype.size();
-                let x = &packed[block.start * TILE_TOKENS * triples..];
-                for (pair, rows) in rows.chunks(TOGETHER * TILE_ROWS).enumerate() {
-                    // These rows fit the first-level cache beside a triple of tokens.
-                    for (r, row) in rows.iter().enumerate() {
-                        let src = &row[bytes.clone()];
-                        let at = r / TILE_ROWS * quad_len + r % TILE_ROWS * LANES;
-                        // SAFETY: block b < longest / 8 of row r lies at `at + b·32` < TOGETHER · quad_len.
-                        unsafe {
-                            let dst = weights.as_mut_ptr().add(at);
-                            (self.pack[dtype as usize])(src.as_ptr(), block.len(), dst, TILE_ROWS * LANES);
-                        }
+        for block in k_blocks(k) {
+            let blocks = block.len().div_ceil(LANES);
+            let ends = (block.start == 0, block.end == k);
+            let bytes = block.start * dtype.size()..block.end * dtype.size();
+            let x = &packed[block.start * n..];
+            for (pack, rows) in rows.chunks(together * TILE_ROWS).enumerate() {
+                for (q, quad) in rows.chunks(TILE_ROWS).enumerate() {
+                    // The last row again where there is none.
+                    let row = |r: usize| quad[r.min(quad.len() - 1)][bytes.clone()].as_ptr();
+                    let dst = &mut weights[q * quad_len..][..packed_len(TILE_ROWS, block.len())];
+                    // SAFETY: the four rows have block.len() elements, and dst has room for their blocks.
+                    unsafe {
+                        let pack = self.pack[dtype as usize];
+                        pack(std::array::from_fn(row), TILE_ROWS, block.len(), dst.as_mut_ptr());
                     }
-                    // Meanwhile the next rows, which mostly lie right behind, come near, a part with each tile.
-                    let quads = rows.len().div_ceil(TILE_ROWS);
-                    let part = (rows.len() * bytes.len()).div_ceil((end - first) * quads);
-                    let next = rows[0].as_ptr().wrapping_add(rows.len() * stride + bytes.start);
-                    for t in first..end {
-                        let x = &x[t * blocks * TILE_TOKENS * LANES..(t + 1) * blocks * TILE_TOKENS * LANES];
-                        for q in 0..quads {
-                            let at = ((t - first) * quads + q) * part;
-                            let at = next.wrapping_add(at / bytes.len() * stride + at % bytes.len());
-                            let ahead = Ahead { at, step: part.div_ceil((blocks / UNROLLED_BLOCKS).max(1)) };
-                            let quad = pair * TOGETHER + q;
-                            // SAFETY: the quad's weights and this triple have `blocks` blocks; lanes has a TILE for
-                            // each of panel × QUADS; out has three rows of GROUP_ROWS for each triple.
-                            unsafe {
-                                let w = weights.as_ptr().add(q * quad_len);
-                                let acc = lanes.as_mut_ptr().add(((t - first) * QUADS + quad) * TILE);
-                                let out = out.as_mut_ptr().add(t * TILE_TOKENS * GROUP_ROWS + quad * TILE_ROWS);
-                                (self.tile)(w, x.as_ptr(), blocks, acc, ends, out, GROUP_ROWS, ahead);
-                            }
+                }
+                // Meanwhile the next rows, which mostly lie right behind, come near, a part with each tile.
+                let quads = rows.len().div_ceil(TILE_ROWS);
+                let part = (rows.len() * bytes.len()).div_ceil(n.div_ceil(TILE_TOKENS) * quads);
+                let next = rows[0].as_ptr().wrapping_add(rows.len() * stride + bytes.start);
+                for (group, tokens) in token_groups(n).enumerate() {
+                    let x = &x[packed_len(tokens.start, block.len())..packed_len(tokens.end, block.len())];
+                    for q in 0..quads {
+                        let at = (group * quads + q) * part;
+                        let at = next.wrapping_add(at / bytes.len() * stride + at % bytes.len());
+                        let ahead = Ahead { at, step: part.div_ceil((blocks / UNROLLED_BLOCKS).max(1)) };
+                        let quad = pack * together + q;
+                        // SAFETY: the quad's weights and these tokens have `blocks` blocks; lanes has a TILE for each token of
+                        // a group, and if some are kept of each quad; out has a row of GROUP_ROWS for each token.
+                        unsafe {
+                            let w = weights.as_ptr().add(q * quad_len);
+                            let kept =
+                                if longest < k { (tokens.start * QUADS + quad * tokens.len()) * TILE } else { 0 };
+                            let acc = lanes.as_mut_ptr().add(kept);
+                            let out = out.as_mut_ptr().add(tokens.start * GROUP_ROWS + quad * TILE_ROWS);
+                            (self.tile)(w, (x.as_ptr(), tokens.len()), blocks, acc, ends, out, GROUP_ROWS, ahead);
                         }
                     }
                 }

@@ -6,7 +6,7 @@ use crate::checkpoint::{Matrix, Panels, Tensor};
 use crate::error::Result;
 use crate::kernels::{
     Activation, CodeGroup, FEW_TOKENS, GROUP_ROWS, GemmScratch, PANEL_TOKENS, TILE_ROWS, TILE_TOKENS, k_blocks,
-    packed_len,
+    packed_len, threes,
 };
 use crate::memory;
 use crate::tensor::AlignedBuffer;
@@ -224,18 +224,21 @@ impl Linear {
     /// The activations as the tile kernel reads them.
     fn pack<'p>(&self, exec: &Exec<'_>, x: &[f32], packed: &'p mut AlignedBuffer<f32>) -> &'p [f32] {
         let (k, n) = (self.inputs, x.len() / self.inputs);
-        let triples = n.div_ceil(TILE_TOKENS);
         let packed = packed.grown(packed_len(n, k));
         let mut rest = &mut *packed;
         for cut in k_blocks(k) {
             let width = packed_len(1, cut.len());
-            let (now, later) = rest.split_at_mut(triples * width);
-            exec.team.rows(now, width, |_, mut block| {
-                for t in block.rows() {
-                    let tokens = &x[t * TILE_TOKENS * k..n.min((t + 1) * TILE_TOKENS) * k];
-                    exec.kernels.pack_tokens(tokens, k, cut.clone(), block.row(t));
-                }
-            });
+            let (now, later) = rest.split_at_mut(n * width);
+            let (many, few) = now.split_at_mut(threes(n) * width);
+            let (many_x, few_x) = x.split_at(threes(n) * k);
+            for (team, x, now, size) in [(exec.team, many_x, many, TILE_TOKENS), (exec.solo, few_x, few, 2)] {
+                team.rows(now, size * width, |_, mut block| {
+                    for i in block.rows() {
+                        let tokens = &x[i * size * k..(i + 1) * size * k];
+                        exec.kernels.pack_tokens(tokens, k, cut.clone(), block.row(i));
+                    }
+                });
+            }
             rest = later;
         }
         packed
@@ -327,8 +330,7 @@ impl<'a> Product<'a> {
     /// f32 that [`compute`](Self::compute) needs.
     fn buffer_len(&self) -> usize {
         match self.input {
-            Input::Few { n, .. } | Input::Codes { n, .. } => n * self.stride,
-            Input::Many { n, .. } => n.next_multiple_of(TILE_TOKENS) * self.stride,
+            Input::Few { n, .. } | Input::Codes { n, .. } | Input::Many { n, .. } => n * self.stride,
         }
     }
 

@@ -40,6 +40,8 @@ pub trait Lanes: Copy {
     unsafe fn max(self, b: Self) -> Self;
     /// `if self < b { self } else { b }`: a NaN in `b` stays.
     unsafe fn min(self, b: Self) -> Self;
+    /// `if self > b { yes } else { no }`.
+    unsafe fn if_greater(self, b: Self, yes: Self, no: Self) -> Self;
     /// The nearest integer, halves to even.
     unsafe fn round(self) -> Self;
     /// 2ⁿ of lanes that are integers in −126..=127.

@@ -313,22 +313,26 @@ pub unsafe fn quantize_panel<L: IntLanes, Q: Format>(x: *const f32, k: usize, pa
     unsafe {
         for g in 0..k.div_ceil(GROUP) {
             let count = GROUP.min(k - g * GROUP);
-            let mut scales = [0.0f32; PANEL_ROWS];
-            for (r, scale) in scales.iter_mut().enumerate() {
-                let (v, most, poison) = load_group::<L>(x.add(r * k + g * GROUP), count);
-                *scale = poison + best_scale::<L, Q>(&v, most);
+            let mut rows = [[0.0f32; GROUP]; PANEL_ROWS];
+            let mut columns = [[0.0f32; PANEL_ROWS]; GROUP];
+            for (r, row) in rows.iter_mut().enumerate() {
+                std::ptr::copy_nonoverlapping(x.add(r * k + g * GROUP), row.as_mut_ptr(), count);
+                for i in 0..GROUP {
+                    columns[i][r] = row[i];
+                }
             }
             let group = std::slice::from_raw_parts_mut(panel.add(g * bytes), bytes);
-            L::load(scales.as_ptr()).store_f16(group.as_mut_ptr());
+            best_scales::<L, Q>(&columns).store_f16(group.as_mut_ptr());
             // As they are stored, so that the codes fit them.
+            let mut scales = [0.0f32; PANEL_ROWS];
             L::load_f16(group.as_ptr()).store(scales.as_mut_ptr());
             let mut codes = [[0i8; GROUP]; PANEL_ROWS];
             for (r, codes) in codes.iter_mut().enumerate() {
                 good &= scales[r].is_finite();
-                let (v, ..) = load_group::<L>(x.add(r * k + g * GROUP), count);
-                let factor = if scales[r] == 0.0 { 0.0 } else { 1.0 / scales[r] };
-                for (b, v) in v.into_iter().enumerate() {
-                    nearest_codes::<L, Q>(v.mul(L::splat(factor))).store_i8(codes.as_mut_ptr().add(b * LANES));
+                let factor = L::splat(if scales[r] == 0.0 { 0.0 } else { 1.0 / scales[r] });
+                for at in (0..GROUP).step_by(LANES) {
+                    let v = L::load(rows[r].as_ptr().add(at)).mul(factor);
+                    nearest_codes::<L, Q>(v).store_i8(codes.as_mut_ptr().add(at));
                 }
             }
             Q::QUANT.place(&codes, group);
@@ -337,48 +341,62 @@ pub unsafe fn quantize_panel<L: IntLanes, Q: Format>(x: *const f32, k: usize, pa
     good
 }
 
-/// The scale of a group with (nearly) the least squared error. For codes q the best scale is Σxq / Σq², and leaves
-/// Σx² − (Σxq)² / Σq²; the codes tried are those of a few scales, with either sign, around the one that just holds the greatest
-/// magnitude, and of a few around the best of them.
+/// For each row of a group of a panel, a lane, the scale with (nearly) the least squared error; NaN if a weight is NaN or
+/// infinite. For codes q the best scale is Σxq / Σq², and leaves Σx² − (Σxq)² / Σq²; the codes tried are those of a few
+/// scales, with either sign, around the one that just holds the greatest magnitude, and of a few around the best of them.
 ///
 /// # Safety
 /// As [`Lanes`].
 #[inline(always)]
-unsafe fn best_scale<L: Lanes, Q: Format>(v: &[L; GROUP / LANES], most: f32) -> f32 {
+unsafe fn best_scales<L: Lanes, Q: Format>(columns: &[[f32; PANEL_ROWS]; GROUP]) -> L {
     const AROUND: [f32; 4] = [0.97, 0.99, 1.01, 1.03];
-    let mut best = (0.0, 1.0);
-    if most > 0.0 {
-        for codes in Q::GREATEST {
-            // SAFETY: as this function.
-            unsafe { keep_best::<L, Q>(v, codes.map(|code| code / most), &mut best) };
+    /// What is smaller throughout has the scale 0 in 16 bits, whatever its codes.
+    const SMALLEST: f32 = 1e-30;
+    // SAFETY: as this function.
+    unsafe {
+        let (mut most, mut poison) = (L::splat(SMALLEST), L::splat(0.0));
+        for column in columns {
+            let v = L::load(column.as_ptr());
+            most = most.max(v.max(L::splat(0.0).sub(v)));
+            poison = v.fma(L::splat(0.0), poison);
         }
-        let scale = best.0 / best.1;
-        // SAFETY: as this function.
-        unsafe { keep_best::<L, Q>(v, AROUND.map(|factor| factor / scale), &mut best) };
+        let mut best = (L::splat(0.0), L::splat(1.0));
+        for codes in Q::GREATEST {
+            let mut factors = [most; 4];
+            for i in 0..4 {
+                factors[i] = L::splat(codes[i]).div(most);
+            }
+            keep_best::<L, Q>(columns, factors, &mut best);
+        }
+        let mut factors = [best.1.div(best.0); 4];
+        for i in 0..4 {
+            factors[i] = factors[i].mul(L::splat(AROUND[i]));
+        }
+        keep_best::<L, Q>(columns, factors, &mut best);
+        best.0.div(best.1).add(poison)
     }
-    best.0 / best.1
 }
 
-/// Puts into `best` the Σxq and Σq² that explain most of the squares, of what is there and of the codes q = round(x · factor).
+/// Puts into `best` the Σxq and Σq² that explain most of the squares, of what is there and of the codes q = round(x · factor);
+/// a factor that is not finite explains nothing.
 ///
 /// # Safety
 /// As [`Lanes`].
 #[inline(always)]
-unsafe fn keep_best<L: Lanes, Q: Format>(v: &[L; GROUP / LANES], factors: [f32; 4], best: &mut (f32, f32)) {
+unsafe fn keep_best<L: Lanes, Q: Format>(columns: &[[f32; PANEL_ROWS]; GROUP], factors: [L; 4], best: &mut (L, L)) {
     // SAFETY: as this function.
     unsafe {
         let (mut xq, mut qq) = ([L::splat(0.0); 4], [L::splat(0.0); 4]);
-        for &v in v {
+        for column in columns {
+            let v = L::load(column.as_ptr());
             for i in 0..4 {
-                let q = nearest_codes::<L, Q>(v.mul(L::splat(factors[i])));
+                let q = nearest_codes::<L, Q>(v.mul(factors[i]));
                 (xq[i], qq[i]) = (v.fma(q, xq[i]), q.fma(q, qq[i]));
             }
         }
-        let (xq, qq) = (L::sum4(xq), L::sum4(qq));
         for i in 0..4 {
-            if xq[i] * xq[i] * best.1 > best.0 * best.0 * qq[i] {
-                *best = (xq[i], qq[i]);
-            }
+            let (new, old) = (xq[i].mul(xq[i]).mul(best.1), best.0.mul(best.0).mul(qq[i]));
+            *best = (new.if_greater(old, xq[i], best.0), new.if_greater(old, qq[i], best.1));
         }
     }
 }

@@ -90,6 +90,10 @@ impl Lanes for Scalar {
         self.zip(b, |a, b| if a < b { a } else { b })
     }
     #[inline(always)]
+    unsafe fn if_greater(self, b: Self, yes: Self, no: Self) -> Self {
+        Scalar(std::array::from_fn(|i| if self.0[i] > b.0[i] { yes.0[i] } else { no.0[i] }))
+    }
+    #[inline(always)]
     unsafe fn round(self) -> Self {
         self.map(f32::round_ties_even)
     }

@@ -117,6 +117,13 @@ impl Lanes for Neon {
         unsafe { self.zip(b, min) }
     }
     #[inline(always)]
+    unsafe fn if_greater(self, b: Self, yes: Self, no: Self) -> Self {
+        unsafe {
+            let first = vbslq_f32(vcgtq_f32(self.0, b.0), yes.0, no.0);
+            Neon(first, vbslq_f32(vcgtq_f32(self.1, b.1), yes.1, no.1))
+        }
+    }
+    #[inline(always)]
     unsafe fn round(self) -> Self {
         unsafe { Neon(vrndnq_f32(self.0), vrndnq_f32(self.1)) }
     }

@@ -65,6 +65,10 @@ impl Lanes for Avx2 {
         Avx2(unsafe { _mm256_min_ps(self.0, b.0) })
     }
     #[inline(always)]
+    unsafe fn if_greater(self, b: Self, yes: Self, no: Self) -> Self {
+        Avx2(unsafe { _mm256_blendv_ps(no.0, yes.0, _mm256_cmp_ps::<_CMP_GT_OQ>(self.0, b.0)) })
+    }
+    #[inline(always)]
     unsafe fn round(self) -> Self {
         Avx2(unsafe { _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0) })
     }

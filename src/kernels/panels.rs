@@ -230,7 +230,7 @@ unsafe fn panel_tile<L: IntLanes, Q: Format, const T: usize>(
             let w = w.add(g * bytes);
             if prefetch {
                 for line in (0..bytes).step_by(CACHE_LINE) {
-                    L::prefetch(w.wrapping_add(PREFETCH + line));
+                    L::prefetch(w.wrapping_add(4 * PREFETCH + line));
                 }
             }
             let x: [&CodeGroup; T] = std::array::from_fn(|t| &*x.add(t * groups + g));

@@ -4,6 +4,7 @@
 //! A shadow of every object says what the calls may and must not do.
 
 mod arguments;
+mod sources;
 mod world;
 
 use super::reader::Reader;
@@ -18,6 +19,7 @@ use rie::ffi::model::{rie_inspect, rie_model_load, rie_model_save};
 use rie::ffi::options::*;
 use rie::ffi::sampler::{rie_sampler_new, rie_sampler_set_bias};
 use rie::ffi::session::*;
+use rie::ffi::source::rie_source_new;
 use rie::ffi::text::{rie_detokenize, rie_text_stream_new, rie_text_stream_push, rie_tokenize};
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
@@ -39,7 +41,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-const KEYS: [i32; 52] = [
+const KEYS: [i32; 53] = [
     100,
     101,
     102,
@@ -53,6 +55,7 @@ const KEYS: [i32; 52] = [
     110,
     111,
     112,
+    113,
     200,
     201,
     202,
@@ -93,6 +96,8 @@ const KEYS: [i32; 52] = [
     0,
     i32::MIN,
 ];
+const FREED: [Kind; 7] =
+    [Kind::Error, Kind::Options, Kind::Model, Kind::Session, Kind::Sampler, Kind::Stream, Kind::Source];
 const COUNTS: [usize; 8] = [0, 1, 2, 3, 5, 63, 64, 70];
 /// More elements than an address space has.
 const TOO_MANY: usize = usize::MAX / 4 + 1;
@@ -103,7 +108,7 @@ const TEMPLATE: &str = "{{ messages[0].content }}";
 
 /// Makes the next call.
 fn call(w: &mut World, r: &mut Reader<'_>) {
-    match r.below(36) {
+    match r.below(42) {
         0 => w.publish(Kind::Error, rie_error_new().cast()),
         1 => w.publish_options(),
         2 => {
@@ -358,8 +363,12 @@ fn call(w: &mut World, r: &mut Reader<'_>) {
             w.judge("rie_sampler_set_bias", status, err, &[(sampler, Kind::Sampler)]);
         }
         34 => batch(w, r),
+        35 => w.publish(Kind::Source, rie_source_new().cast()),
+        36 | 37 => sources::add(w, r),
+        38 | 39 => sources::load(w, r),
+        40 => sources::log(w, r),
         _ => {
-            let kind = r.choose(&[Kind::Error, Kind::Options, Kind::Model, Kind::Session, Kind::Sampler, Kind::Stream]);
+            let kind = r.choose(&FREED);
             let handle = w.pick(r, kind);
             // SAFETY: both take any handle, the text is not used.
             unsafe {

@@ -3,6 +3,7 @@
 use super::super::abi::{check_status, free, message};
 use super::super::model::{CONFIG, Directory, TOKENIZER, tensors, weights};
 use super::super::reader::Reader;
+use super::sources::{lent, silence};
 use rie::ffi::constants::*;
 use rie::ffi::error::{rie_error_new, rie_error_status};
 use rie::ffi::info::rie_get_int;
@@ -27,6 +28,7 @@ pub enum Kind {
     Session,
     Sampler,
     Stream,
+    Source,
     OptionsOrNull,
     SamplerOrNull,
     /// A handle of any kind, or NULL.
@@ -41,6 +43,12 @@ struct Object {
     tokens: Vec<i32>,
 }
 
+/// The weights of the model.
+pub fn model_weights() -> &'static [u8] {
+    static WEIGHTS: LazyLock<Vec<u8>> = LazyLock::new(|| weights(&tensors()));
+    &WEIGHTS
+}
+
 /// All objects of a run, freed at its end.
 pub struct World {
     objects: Vec<Object>,
@@ -51,11 +59,10 @@ pub struct World {
 impl World {
     /// One with an error object, options for one thread and a model.
     pub fn new() -> World {
-        static WEIGHTS: LazyLock<Vec<u8>> = LazyLock::new(|| weights(&tensors()));
         let directory = Directory::new(&[
             ("config.json", CONFIG.as_bytes()),
             ("tokenizer.json", TOKENIZER),
-            ("model.safetensors", &WEIGHTS),
+            ("model.safetensors", model_weights()),
         ]);
         let mut world = World { objects: Vec::new(), saved: Vec::new(), directory };
         world.publish(Kind::Error, rie_error_new().cast());
@@ -83,6 +90,14 @@ impl World {
             5 => Some(self.file("saved")),
             6 => CString::new(&b"\xff\xfe"[..]).ok(),
             _ => Some(self.file("")),
+        }
+    }
+
+    /// A path for a file of that name: mostly where one is.
+    pub fn path_of(&self, r: &mut Reader<'_>, name: &[u8]) -> Option<CString> {
+        match r.below(6) {
+            0 => self.path(r),
+            _ => Some(self.file(std::str::from_utf8(name).unwrap_or("nothing"))),
         }
     }
 
@@ -246,6 +261,8 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         self.objects.iter().filter(|object| object.live).for_each(|object| free(object.handle));
+        silence();
+        assert!(std::thread::panicking() || lent() == 0, "{} buffers were not released", lent());
         for object in self.objects.iter().filter(|_| !std::thread::panicking()) {
             let mut fact = 0;
             // SAFETY: takes any handle; a writable place.

@@ -935,7 +935,8 @@ rie_status rie_inspect_source(const rie_source *source,
                               rie_error *err);
 
 /**
- * The fact `key` (`RIE_INFO_*`, 400 to 799) about `handle`: a model, a session, a sampler, or NULL for the library.
+ * The fact `key` (`RIE_INFO_*`, 400 to 799) about `handle`: a model, a session, a sampler, or NULL for the library. A
+ * session answers what is a fact about models only, such as `RIE_INFO_VOCAB_SIZE`, for its model.
  *
  * Writes to `*out` on success only. Threads: any with a model or NULL; one call at a time with the same session or
  * sampler. Errors: `RIE_ERR_UNSUPPORTED` for a key that this version does not know for such a handle. `out` must not
@@ -944,7 +945,8 @@ rie_status rie_inspect_source(const rie_source *source,
 rie_status rie_get_int(const void *handle, int32_t key, int64_t *out, rie_error *err);
 
 /**
- * The text `key` (`RIE_INFO_*`, from 800) about `handle`: a model, a session, or NULL for the library.
+ * The text `key` (`RIE_INFO_*`, from 800) about `handle`: a model, a session (also what is about its model), or NULL
+ * for the library.
  *
  * Writes the text, UTF-8 without NUL, to `buf`, which holds `cap` bytes, and its length in bytes to `*len`; if it does
  * not fit, the length alone and `RIE_ERR_BUFFER_TOO_SMALL`. Threads and errors: as for `rie_get_int`. `buf` may be NULL
@@ -1105,10 +1107,10 @@ rie_status rie_session_eval(rie_session *session, size_t max_tokens, rie_error *
  * The logits after the session's last token: one float for each id of the model's vocabulary. Evaluates what is
  * queued first.
  *
- * Writes `RIE_INFO_VOCAB_SIZE` floats to `buf`, which holds `cap` floats. If `cap` is less, nothing is evaluated and
- * the call fails with `RIE_ERR_BUFFER_TOO_SMALL`. Threads: one call at a time with the same `session`. Errors:
- * `RIE_ERR_STATE` if the session has no tokens; otherwise as for `rie_session_eval`. `session` and `buf` must not be
- * NULL; `err` may be.
+ * Writes `RIE_INFO_VOCAB_SIZE` floats (a number that the session tells as well) to `buf`, which holds `cap` floats. If
+ * `cap` is less, nothing is evaluated and the call fails with `RIE_ERR_BUFFER_TOO_SMALL`. Threads: one call at a time
+ * with the same `session`. Errors: `RIE_ERR_STATE` if the session has no tokens; otherwise as for `rie_session_eval`.
+ * `session` and `buf` must not be NULL; `err` may be.
  */
 rie_status rie_session_logits(rie_session *session, float *buf, size_t cap, rie_error *err);
 

@@ -13,7 +13,8 @@ use crate::tensor::Quant;
 use crate::{bail, err, kernels};
 use std::ffi::{c_char, c_void};
 
-/// The fact `key` (`RIE_INFO_*`, 400 to 799) about `handle`: a model, a session, a sampler, or NULL for the library.
+/// The fact `key` (`RIE_INFO_*`, 400 to 799) about `handle`: a model, a session, a sampler, or NULL for the library. A
+/// session answers what is a fact about models only, such as `RIE_INFO_VOCAB_SIZE`, for its model.
 ///
 /// Writes to `*out` on success only. Threads: any with a model or NULL; one call at a time with the same session or
 /// sampler. Errors: `RIE_ERR_UNSUPPORTED` for a key that this version does not know for such a handle. `out` must not
@@ -30,9 +31,13 @@ pub unsafe extern "C" fn rie_get_int(
         let out = unsafe { Out::new(out, "out") }?;
         let object = if handle.is_null() { None } else { Some(handle::any(handle, "handle")?) };
         out.write(match &object {
-            None => library_int(key)?,
-            Some(Object::Model(model)) => model_int(model, key)?,
-            Some(Object::Session(session)) => session.with(|s| session_int(s, key))?,
+            None if key == RIE_INFO_CORES => pool::cores() as i64,
+            None => return unknown(key, "the library"),
+            Some(Object::Model(model)) => known(model_int(model, key), key, "a model")?,
+            Some(Object::Session(session)) => session.with(|session| {
+                let fact = session_int(session, key).or_else(|| model_int(session.model(), key));
+                known(fact, key, "a session")
+            })?,
             Some(Object::Sampler(sampler)) if key == RIE_INFO_SEED => {
                 sampler.with("handle", |s| Ok(s.seed() as i64))? // the same 64 bits
             }
@@ -42,7 +47,8 @@ pub unsafe extern "C" fn rie_get_int(
     })
 }
 
-/// The text `key` (`RIE_INFO_*`, from 800) about `handle`: a model, a session, or NULL for the library.
+/// The text `key` (`RIE_INFO_*`, from 800) about `handle`: a model, a session (also what is about its model), or NULL
+/// for the library.
 ///
 /// Writes the text, UTF-8 without NUL, to `buf`, which holds `cap` bytes, and its length in bytes to `*len`; if it does
 /// not fit, the length alone and `RIE_ERR_BUFFER_TOO_SMALL`. Threads and errors: as for `rie_get_int`. `buf` may be NULL
@@ -63,10 +69,11 @@ pub unsafe extern "C" fn rie_get_str(
         let text = match (&object, key) {
             (None, RIE_INFO_ISA) => best_isa()?.to_string(),
             (None, _) => return unknown(key, "the library"),
-            (Some(Object::Model(model)), RIE_INFO_ARCHITECTURE) => model.config().architecture.clone(),
-            (Some(Object::Model(model)), RIE_INFO_MODEL_TYPE) => model.config().model_type.clone(),
-            (Some(Object::Model(model)), RIE_INFO_ISA) => model.isa().to_string(),
+            (Some(Object::Model(model)), _) => known(model_str(model, key), key, "a model")?.to_string(),
             (Some(Object::Session(session)), RIE_INFO_PROFILE) => session.with(|s| Ok(s.profile().to_json()))?,
+            (Some(Object::Session(session)), _) => {
+                session.with(|session| Ok(known(model_str(session.model(), key), key, "a session")?.to_string()))?
+            }
             (Some(other), _) => return unknown(key, other.kind()),
         };
         buf.fill(text.as_bytes())
@@ -77,17 +84,23 @@ fn unknown<T>(key: i32, of: &str) -> Result<T> {
     bail!(Unsupported, "key: {key} is no such fact about {of} in this version")
 }
 
-fn library_int(key: i32) -> Result<i64> {
-    Ok(match key {
-        RIE_INFO_CORES => pool::cores() as i64,
-        _ => return unknown(key, "the library"),
+fn known<T>(fact: Option<T>, key: i32, of: &str) -> Result<T> {
+    fact.map_or_else(|| unknown(key, of), Ok)
+}
+
+fn model_str(model: &Model, key: i32) -> Option<&str> {
+    Some(match key {
+        RIE_INFO_ARCHITECTURE => &model.config().architecture,
+        RIE_INFO_MODEL_TYPE => &model.config().model_type,
+        RIE_INFO_ISA => model.isa(),
+        _ => return None,
     })
 }
 
-fn model_int(model: &Model, key: i32) -> Result<i64> {
+fn model_int(model: &Model, key: i32) -> Option<i64> {
     let config = model.config();
     let id = |id: Option<u32>| id.map_or(-1, i64::from);
-    Ok(match key {
+    Some(match key {
         RIE_INFO_VOCAB_SIZE => config.vocab_size as i64,
         RIE_INFO_HIDDEN_SIZE => config.hidden_size as i64,
         RIE_INFO_LAYERS => config.num_hidden_layers as i64,
@@ -107,14 +120,14 @@ fn model_int(model: &Model, key: i32) -> Result<i64> {
         }),
         RIE_INFO_KV_PAGES => model.pages().usage().0 as i64,
         RIE_INFO_KV_BYTES => model.pages().usage().1 as i64,
-        _ => return unknown(key, "a model"),
+        _ => return None,
     })
 }
 
-fn session_int(session: &Session, key: i32) -> Result<i64> {
+fn session_int(session: &Session, key: i32) -> Option<i64> {
     let kv = session.kv();
     let (layout, (drafted, accepted)) = (kv.layout(), session.drafted());
-    Ok(match key {
+    Some(match key {
         RIE_INFO_TOKENS => session.tokens().len() as i64,
         RIE_INFO_EVALUATED => session.evaluated() as i64,
         RIE_INFO_CONTEXT => session.context() as i64,
@@ -125,7 +138,7 @@ fn session_int(session: &Session, key: i32) -> Result<i64> {
         RIE_INFO_REUSED_TOKENS => session.reused() as i64,
         RIE_INFO_DRAFTED_TOKENS => drafted as i64,
         RIE_INFO_ACCEPTED_TOKENS => accepted as i64,
-        _ => return unknown(key, "a session"),
+        _ => return None,
     })
 }
 

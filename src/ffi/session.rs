@@ -90,10 +90,10 @@ pub unsafe extern "C" fn rie_session_eval(
 /// The logits after the session's last token: one float for each id of the model's vocabulary. Evaluates what is
 /// queued first.
 ///
-/// Writes `RIE_INFO_VOCAB_SIZE` floats to `buf`, which holds `cap` floats. If `cap` is less, nothing is evaluated and
-/// the call fails with `RIE_ERR_BUFFER_TOO_SMALL`. Threads: one call at a time with the same `session`. Errors:
-/// `RIE_ERR_STATE` if the session has no tokens; otherwise as for `rie_session_eval`. `session` and `buf` must not be
-/// NULL; `err` may be.
+/// Writes `RIE_INFO_VOCAB_SIZE` floats (a number that the session tells as well) to `buf`, which holds `cap` floats. If
+/// `cap` is less, nothing is evaluated and the call fails with `RIE_ERR_BUFFER_TOO_SMALL`. Threads: one call at a time
+/// with the same `session`. Errors: `RIE_ERR_STATE` if the session has no tokens; otherwise as for `rie_session_eval`.
+/// `session` and `buf` must not be NULL; `err` may be.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rie_session_logits(
     session: *mut rie_session,

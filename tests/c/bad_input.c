@@ -107,8 +107,9 @@ static void info_keys(rie_session *session) {
     size_t len = 7;
     char buf[64];
     EXPECT_STATUS(rie_get_int(model, 9999, &value, error), RIE_ERR_UNSUPPORTED, error, "key");
-    EXPECT_STATUS(rie_get_int(session, RIE_INFO_LAYERS, &value, error), RIE_ERR_UNSUPPORTED, error, "key");
+    EXPECT_STATUS(rie_get_int(session, RIE_INFO_SEED, &value, error), RIE_ERR_UNSUPPORTED, error, "session");
     EXPECT_STATUS(rie_get_int(NULL, RIE_INFO_LAYERS, &value, error), RIE_ERR_UNSUPPORTED, error, "key");
+    EXPECT_STATUS(rie_get_str(session, RIE_INFO_LAYERS, buf, sizeof buf, &len, error), RIE_ERR_UNSUPPORTED, error, "session");
     EXPECT_STATUS(rie_get_int(model, RIE_INFO_MODEL_TYPE, &value, error), RIE_ERR_UNSUPPORTED, error, "key");
     EXPECT_STATUS(rie_get_str(model, RIE_INFO_LAYERS, buf, sizeof buf, &len, error), RIE_ERR_UNSUPPORTED, error, "key");
     EXPECT(value == 7 && len == 7);

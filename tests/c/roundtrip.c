@@ -148,6 +148,7 @@ static void no_tokenizer(const char *path) {
 
 static void portions(void) {
     rie_session *at_once = new_session(model, prompt, PROMPT);
+    EXPECT(info(at_once, RIE_INFO_VOCAB_SIZE) == (int64_t)vocab); /* of its model */
     float *whole = logits(at_once, vocab, error);
     for (size_t portion = 1; portion <= PROMPT; portion += 3) {
         rie_session *session = new_session(model, prompt, PROMPT);

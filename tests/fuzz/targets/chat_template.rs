@@ -1,10 +1,8 @@
 //! Chat templates and the conversations that they are given.
 
-use super::abi::{Handle, Library};
-use super::model::loaded;
+use super::model::with_model;
 use super::reader::documents;
 use rie::ffi::constants::*;
-use rie::ffi::model::rie_model;
 use serde_json::Value;
 
 /// What a template is given if the input has nothing of its own.
@@ -18,14 +16,6 @@ const REQUEST: &str = r#"{"messages":[{"role":"system","content":"Be brief."},{"
 /// Longest text that is tokenized as well.
 const MAX_TEXT: usize = 1 << 14;
 
-thread_local! {
-    static MODEL: (Library, Handle<rie_model>) = {
-        let library = Library::new();
-        let model = loaded(&library);
-        (library, model)
-    };
-}
-
 /// The input is a template and, after a byte 0, a request, to which the template is added.
 pub fn run(data: &[u8]) {
     let [template, request] = documents::<2>(data);
@@ -35,7 +25,7 @@ pub fn run(data: &[u8]) {
         Some(rest) => [format!("{{\"chat_template\":{template},\"now\":0,").as_bytes(), rest].concat(),
         None => request.to_vec(),
     };
-    MODEL.with(|(library, model)| {
+    with_model(|library, model| {
         let text = match library.render(model, &json) {
             Ok(text) => text,
             Err(status) => {

@@ -154,14 +154,21 @@ pub fn weights(tensors: &[Named]) -> Vec<u8> {
     file(header(tensors).as_bytes(), &data)
 }
 
-/// The model of [`CONFIG`] with its tokenizer.
-pub fn loaded(library: &Library) -> Handle<rie_model> {
-    let directory = Directory::new(&[
-        ("config.json", CONFIG.as_bytes()),
-        ("tokenizer.json", TOKENIZER),
-        ("model.safetensors", &weights(&tensors())),
-    ]);
-    library.load(directory.path(), &[]).expect("a model") // its files may go: they are mapped
+/// Calls `f` with the model of [`CONFIG`] and its tokenizer, which this thread loads once.
+pub fn with_model<R>(f: impl FnOnce(&Library, &Handle<rie_model>) -> R) -> R {
+    thread_local! {
+        static MODEL: (Library, Handle<rie_model>) = {
+            let library = Library::new();
+            let directory = Directory::new(&[
+                ("config.json", CONFIG.as_bytes()),
+                ("tokenizer.json", TOKENIZER),
+                ("model.safetensors", &weights(&tensors())),
+            ]);
+            let model = library.load(directory.path(), &[]).expect("a model"); // its files may go: they are mapped
+            (library, model)
+        };
+    }
+    MODEL.with(|(library, model)| f(library, model))
 }
 
 /// Evaluates a few tokens; what is not a number may come of strange weights. The tokens chosen.

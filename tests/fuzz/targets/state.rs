@@ -1,10 +1,8 @@
 //! Saved sessions: as they come, and with the numbers made right that keep damaged ones out.
 
-use super::abi::{Handle, Library};
-use super::model::loaded;
+use super::model::with_model;
 use super::reader::Reader;
 use rie::ffi::constants::*;
-use rie::ffi::model::rie_model;
 use twox_hash::xxhash3_128::Hasher;
 
 /// What is made right, by the bits of the first byte.
@@ -23,20 +21,12 @@ const FINGERPRINT_AT: std::ops::Range<usize> = 16..32;
 const PAGE: u64 = 64;
 const TOKEN_NUMBERS: u64 = 8;
 
-thread_local! {
-    static MODEL: (Library, Handle<rie_model>) = {
-        let library = Library::new();
-        let model = loaded(&library);
-        (library, model)
-    };
-}
-
 /// The input is a byte of flags and a saved session.
 pub fn run(data: &[u8]) {
     let mut reader = Reader::new(data);
     let flags = reader.byte();
     let mut bytes = reader.take(usize::MAX).to_vec();
-    MODEL.with(|(library, model)| {
+    with_model(|library, model| {
         let context = if flags & SHORT == 0 { 0 } else { 8 };
         let options = [(RIE_OPT_KV_TYPE, kv_type(flags).into()), (RIE_OPT_CONTEXT, context)];
         let session = library.session(model, &options).expect("a session");
@@ -96,7 +86,7 @@ fn make_right(bytes: &mut Vec<u8>, flags: u8, valid: &[u8]) {
 /// Inputs to begin with.
 pub fn seeds() -> Vec<(String, Vec<u8>)> {
     let all = FINGERPRINT | CHECKSUM | LENGTH;
-    MODEL.with(|(library, model)| {
+    with_model(|library, model| {
         let mut seeds = Vec::new();
         for (name, tokens, steps, flags) in [
             ("empty", 0, 0, all),

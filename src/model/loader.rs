@@ -66,6 +66,10 @@ impl<'a> Loader<'a> {
 
     /// The matrix `name`, `[rows][inputs]`, in the format that is asked for.
     pub fn matrix(&self, name: &str, shape: [usize; 2], purpose: Purpose) -> Result<Matrix> {
+        let made = self.made.borrow().get(name).cloned().map(Matrix::Panels);
+        if let Some(matrix) = made.filter(|matrix| matrix.shape() == shape) {
+            return Ok(matrix);
+        }
         if let Some(packed) = self.checkpoint.packed(name, shape, self.quantization)? {
             let quant = packed.quant();
             self.expect_bits(name, quant)?;
@@ -126,7 +130,7 @@ impl<'a> Loader<'a> {
         self.panels(packed.name(), packed.shape(), quant, packed.order(), write, || packed.fault())
     }
 
-    /// The matrix `name` as the threads of the pool `write(worker, panel, bytes)` it, once. Where that gives `false`, the error
+    /// The matrix `name` as the threads of the pool `write(worker, panel, bytes)` it. Where that gives `false`, the error
     /// is what `fault` finds.
     fn panels(
         &self,
@@ -137,9 +141,6 @@ impl<'a> Loader<'a> {
         write: impl Fn(usize, usize, &mut [u8]) -> bool + Sync,
         fault: impl Fn() -> crate::error::Error,
     ) -> Result<Panels> {
-        if let Some(made) = self.made.borrow().get(name) {
-            return Ok(made.clone());
-        }
         let too_large = || err!(NoMemory, "{name}: {rows} × {inputs} weights exceed the address space");
         let panel_bytes = quant.panel_bytes(order.map_or(inputs, <[u32]>::len)).ok_or_else(too_large)?;
         let mut bytes = AlignedBuffer::default();

@@ -30,6 +30,8 @@
  *           s = rie_text_stream_push(stream, token, piece, sizeof piece, &len, err);
  *           if (s == RIE_OK) fwrite(piece, 1, len, stdout);
  *       }
+ *       if (s >= 0) s = rie_text_stream_push(stream, -1, piece, sizeof piece, &len, err);
+ *       if (s == RIE_OK) fwrite(piece, 1, len, stdout);
  *       if (s < 0) fprintf(stderr, "%s\n", rie_error_message(err));
  *       rie_free(stream), rie_free(session), rie_free(model), rie_free(err);
  *       return s < 0;
@@ -41,9 +43,10 @@
  * a time, RIE_ERR_BUSY and RIE_ERR_STATE. A new version may add statuses: treat an unknown negative one as an error.
  *
  * ERRORS. The last argument is an error object or NULL. Each call that is given one replaces its status and message,
- * a successful call by an empty message. There is no error state anywhere else. An argument that should be an error
- * object and is not fails the call with RIE_ERR_HANDLE before anything is done. Whatever the input, the library does
- * not abort, exit, print, install a signal handler, read an environment variable or let an exception through.
+ * a successful call by an empty message (rie_decode_batch by that of a session that failed). There is no error state
+ * anywhere else. An argument that should be an error object and is not fails the call with RIE_ERR_HANDLE before
+ * anything is done. Whatever the input, the library does not abort (but see MEMORY), exit, print, install a signal
+ * handler, read an environment variable or let an exception through.
  *
  * HANDLES. The types below are opaque; what the host holds is a number in the shape of a pointer, which must not be
  * dereferenced. A handle that was freed or never was one gives RIE_ERR_HANDLE, not a crash. Every object belongs to
@@ -97,12 +100,12 @@
 #define RIE_OK 0
 
 /**
- * Status: `rie_decode_step` or `rie_decode_batch` sampled an end-of-generation token. Not an error.
+ * Status: `rie_decode_step`, or a session of `rie_decode_batch`, sampled an end-of-generation token. Not an error.
  */
 #define RIE_END 1
 
 /**
- * Status: `rie_session_eval` or `rie_decode_batch` left some queued tokens to evaluate. Not an error.
+ * Status: `rie_session_eval`, or a session of `rie_decode_batch`, has queued tokens left to evaluate. Not an error.
  */
 #define RIE_PENDING 2
 
@@ -743,7 +746,8 @@ const char *rie_error_message(const rie_error *err);
 /**
  * The status of the last call that was given `err`; `RIE_OK` for a new one.
  *
- * `err` NULL gives `RIE_ERR_INVALID_ARGUMENT`, a handle that is not an error object `RIE_ERR_HANDLE`. Threads: any.
+ * `err` NULL gives `RIE_ERR_INVALID_ARGUMENT`, a handle that is not an error object `RIE_ERR_HANDLE`. Threads: one
+ * call at a time with the same `err`.
  */
 rie_status rie_error_status(const rie_error *err);
 
@@ -755,8 +759,8 @@ rie_status rie_error_status(const rie_error *err);
  * also while other threads use the library. When this returns, the function that was set before is not running and is
  * never called again. So this waits for calls of it that are running: do not hold a lock that it takes, and do not call
  * this in a child of `fork()` if another thread of the parent may have been inside the function at that moment. Errors:
- * `RIE_ERR_STATE` if called by the log function, `RIE_ERR_INVALID_ARGUMENT` for a level that does not exist; then
- * everything stays as it was. `function` and `err` may be NULL.
+ * `RIE_ERR_STATE` if called by the log function, `RIE_ERR_INVALID_ARGUMENT` for a level that does not exist, also
+ * without a function; then everything stays as it was. `function` and `err` may be NULL.
  */
 rie_status rie_log_set(rie_log_fn function, void *userdata, int32_t min_level, rie_error *err);
 
@@ -891,9 +895,9 @@ rie_status rie_model_load_source(const rie_source *source, const rie_options *op
  * load is mapped the next time, without being quantized again, and gives the same bits. Quantized matrices are tensors of
  * bytes, described in the file's `__metadata__`; only this library reads them.
  *
- * Everything is written under a temporary name beside `path` and renamed at the end: there is never half a model at `path`,
- * whatever stops the program. Nothing may be at `path` but an empty directory. The progress function of `options` hears of the
- * bytes written, and can cancel.
+ * Everything is written under a temporary name beside `path` and renamed at the end: there is never half a model at
+ * `path`, whatever stops the program. Nothing may be at `path` but an empty directory, and the directory above it must
+ * exist: else `RIE_ERR_IO`. The progress function of `options` hears of the bytes written, and can cancel.
  *
  * Threads: any; the progress function is called in this one. Errors: `RIE_ERR_IO`, `RIE_ERR_CANCELLED`; then nothing is left
  * behind. `options` NULL means the defaults; `model` and `path` must not be NULL; `err` may be.
@@ -939,8 +943,9 @@ rie_status rie_inspect_source(const rie_source *source,
  * session answers what is a fact about models only, such as `RIE_INFO_VOCAB_SIZE`, for its model.
  *
  * Writes to `*out` on success only. Threads: any with a model or NULL; one call at a time with the same session or
- * sampler. Errors: `RIE_ERR_UNSUPPORTED` for a key that this version does not know for such a handle. `out` must not
- * be NULL; `handle` and `err` may be.
+ * sampler, so of two threads that watch a session and decode with it one gets `RIE_ERR_BUSY`. Errors:
+ * `RIE_ERR_UNSUPPORTED` for a key that this version does not know for such a handle. `out` must not be NULL; `handle`
+ * and `err` may be.
  */
 rie_status rie_get_int(const void *handle, int32_t key, int64_t *out, rie_error *err);
 
@@ -1231,12 +1236,14 @@ rie_status rie_sampler_set_bias(rie_sampler *sampler, rie_token token, float bia
  * One step of each of `n` sessions of one model, together: as `rie_decode_step` for each, with the same tokens, in one
  * forward pass, which reads the weights once for all. The set may change with every call.
  *
- * For session i, `out_status[i]` is `RIE_OK` or `RIE_END` and `out[i]` its token; or `RIE_PENDING` if a part of its prompt is
- * left for the next calls (`RIE_OPT_PROMPT_TOKENS`); or an error of its own, one of those of `rie_decode_step`, which fails no
- * other session; `out[i]` is then -1. A cancelled session leaves the batch with its state as `rie_session_cancel` says, but the
- * call goes on for the others. `samplers[i]` chooses for session i; NULL there, or `samplers` NULL: the most probable token.
+ * For session i, `out_status[i]` is `RIE_OK` or `RIE_END` and `out[i]` its token; or `RIE_PENDING` if a part of its
+ * prompt is left for the next calls (`RIE_OPT_PROMPT_TOKENS`); or an error of its own, one of those of
+ * `rie_decode_step`, which fails no other session; `out[i]` is then -1. Such an error is also a handle that is NULL or
+ * bad, and a session without tokens or of another model than the first. A cancelled session leaves the batch with its
+ * state as `rie_session_cancel` says, but the call goes on for the others. `samplers[i]` chooses for session i; NULL
+ * there, or `samplers` NULL: the most probable token.
  *
- * Returns `RIE_OK` also if single sessions failed; `err` then holds the status and message of the first of them.
+ * Returns `RIE_OK` also if single sessions failed, or `n` is 0; `err` alone tells of the first session that failed.
  * Threads: one call at a time with the same sessions and samplers. Errors: `RIE_ERR_INVALID_ARGUMENT` for a NULL array or a
  * session or sampler that is there twice, `RIE_ERR_NO_MEMORY`, `RIE_ERR_INTERNAL`; then no token is chosen, and `out` and
  * `out_status` are not written. `sessions`, `out` and `out_status` must not be NULL unless `n` is 0; `err` may be.

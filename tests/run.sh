@@ -58,7 +58,7 @@ target/venv/bin/pip install --quiet --disable-pip-version-check -r tests/golden/
 PATH="$PWD/target/venv/bin:$PATH" tests/golden/tokenizers.sh "$RIE_TEST_TOKENIZERS"
 
 step "tests"
-# large_models: two models of 1 GB, by hand (README)
+# large_models: two models of 1 GB, by hand (README: RIE_TEST_FAMILIES)
 # faults: panics that the tests force, without which nothing of the library changes
 cargo test --quiet --features faults -- --include-ignored --skip large_models
 

@@ -24,12 +24,14 @@ const NO_TOKEN: rie_token = -1;
 /// One step of each of `n` sessions of one model, together: as `rie_decode_step` for each, with the same tokens, in one
 /// forward pass, which reads the weights once for all. The set may change with every call.
 ///
-/// For session i, `out_status[i]` is `RIE_OK` or `RIE_END` and `out[i]` its token; or `RIE_PENDING` if a part of its prompt is
-/// left for the next calls (`RIE_OPT_PROMPT_TOKENS`); or an error of its own, one of those of `rie_decode_step`, which fails no
-/// other session; `out[i]` is then -1. A cancelled session leaves the batch with its state as `rie_session_cancel` says, but the
-/// call goes on for the others. `samplers[i]` chooses for session i; NULL there, or `samplers` NULL: the most probable token.
+/// For session i, `out_status[i]` is `RIE_OK` or `RIE_END` and `out[i]` its token; or `RIE_PENDING` if a part of its
+/// prompt is left for the next calls (`RIE_OPT_PROMPT_TOKENS`); or an error of its own, one of those of
+/// `rie_decode_step`, which fails no other session; `out[i]` is then -1. Such an error is also a handle that is NULL or
+/// bad, and a session without tokens or of another model than the first. A cancelled session leaves the batch with its
+/// state as `rie_session_cancel` says, but the call goes on for the others. `samplers[i]` chooses for session i; NULL
+/// there, or `samplers` NULL: the most probable token.
 ///
-/// Returns `RIE_OK` also if single sessions failed; `err` then holds the status and message of the first of them.
+/// Returns `RIE_OK` also if single sessions failed, or `n` is 0; `err` alone tells of the first session that failed.
 /// Threads: one call at a time with the same sessions and samplers. Errors: `RIE_ERR_INVALID_ARGUMENT` for a NULL array or a
 /// session or sampler that is there twice, `RIE_ERR_NO_MEMORY`, `RIE_ERR_INTERNAL`; then no token is chosen, and `out` and
 /// `out_status` are not written. `sessions`, `out` and `out_status` must not be NULL unless `n` is 0; `err` may be.

@@ -7,9 +7,9 @@ pub const RIE_ABI_VERSION: u32 = 1;
 
 /// Status: success.
 pub const RIE_OK: i32 = 0;
-/// Status: `rie_decode_step` or `rie_decode_batch` sampled an end-of-generation token. Not an error.
+/// Status: `rie_decode_step`, or a session of `rie_decode_batch`, sampled an end-of-generation token. Not an error.
 pub const RIE_END: i32 = 1;
-/// Status: `rie_session_eval` or `rie_decode_batch` left some queued tokens to evaluate. Not an error.
+/// Status: `rie_session_eval`, or a session of `rie_decode_batch`, has queued tokens left to evaluate. Not an error.
 pub const RIE_PENDING: i32 = 2;
 /// Status: a NULL pointer, or a size or a value outside its documented range.
 pub const RIE_ERR_INVALID_ARGUMENT: i32 = -1;

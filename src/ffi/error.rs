@@ -56,7 +56,8 @@ pub unsafe extern "C" fn rie_error_message(err: *const rie_error) -> *const c_ch
 
 /// The status of the last call that was given `err`; `RIE_OK` for a new one.
 ///
-/// `err` NULL gives `RIE_ERR_INVALID_ARGUMENT`, a handle that is not an error object `RIE_ERR_HANDLE`. Threads: any.
+/// `err` NULL gives `RIE_ERR_INVALID_ARGUMENT`, a handle that is not an error object `RIE_ERR_HANDLE`. Threads: one
+/// call at a time with the same `err`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rie_error_status(err: *const rie_error) -> rie_status {
     guard::value(RIE_ERR_HANDLE, || {

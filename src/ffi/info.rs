@@ -17,8 +17,9 @@ use std::ffi::{c_char, c_void};
 /// session answers what is a fact about models only, such as `RIE_INFO_VOCAB_SIZE`, for its model.
 ///
 /// Writes to `*out` on success only. Threads: any with a model or NULL; one call at a time with the same session or
-/// sampler. Errors: `RIE_ERR_UNSUPPORTED` for a key that this version does not know for such a handle. `out` must not
-/// be NULL; `handle` and `err` may be.
+/// sampler, so of two threads that watch a session and decode with it one gets `RIE_ERR_BUSY`. Errors:
+/// `RIE_ERR_UNSUPPORTED` for a key that this version does not know for such a handle. `out` must not be NULL; `handle`
+/// and `err` may be.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rie_get_int(
     handle: *const c_void,

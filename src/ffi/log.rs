@@ -21,8 +21,8 @@ pub type rie_log_fn = Option<unsafe extern "C" fn(userdata: *mut c_void, level: 
 /// also while other threads use the library. When this returns, the function that was set before is not running and is
 /// never called again. So this waits for calls of it that are running: do not hold a lock that it takes, and do not call
 /// this in a child of `fork()` if another thread of the parent may have been inside the function at that moment. Errors:
-/// `RIE_ERR_STATE` if called by the log function, `RIE_ERR_INVALID_ARGUMENT` for a level that does not exist; then
-/// everything stays as it was. `function` and `err` may be NULL.
+/// `RIE_ERR_STATE` if called by the log function, `RIE_ERR_INVALID_ARGUMENT` for a level that does not exist, also
+/// without a function; then everything stays as it was. `function` and `err` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rie_log_set(
     function: rie_log_fn,

@@ -83,9 +83,9 @@ fn load(source: Source, options: &Options) -> Result<*mut rie_model> {
 /// load is mapped the next time, without being quantized again, and gives the same bits. Quantized matrices are tensors of
 /// bytes, described in the file's `__metadata__`; only this library reads them.
 ///
-/// Everything is written under a temporary name beside `path` and renamed at the end: there is never half a model at `path`,
-/// whatever stops the program. Nothing may be at `path` but an empty directory. The progress function of `options` hears of the
-/// bytes written, and can cancel.
+/// Everything is written under a temporary name beside `path` and renamed at the end: there is never half a model at
+/// `path`, whatever stops the program. Nothing may be at `path` but an empty directory, and the directory above it must
+/// exist: else `RIE_ERR_IO`. The progress function of `options` hears of the bytes written, and can cancel.
 ///
 /// Threads: any; the progress function is called in this one. Errors: `RIE_ERR_IO`, `RIE_ERR_CANCELLED`; then nothing is left
 /// behind. `options` NULL means the defaults; `model` and `path` must not be NULL; `err` may be.

@@ -201,7 +201,7 @@ def rows(samples, dtypes, threads):
 
 
 def table(lines):
-    text = ["| test | weights | threads | RIE | llama.cpp | ratio | share of the limit |", "|---|---|---|---|---|---|---|"]
+    text = ["| test (tokens/s, or ms) | weights | threads | RIE | llama.cpp | how much faster | share of the limit |", "|---|---|---|---|---|---|---|"]
     for title, dtype, count, rie, peer, ratio, share in lines:
         limit = "" if share is None else f"{share:.2f}"
         text.append(f"| {title} | {dtype.upper()} | {count} | {rie:.1f} | {peer:.1f} | {ratio:.2f} | {limit} |")

@@ -1,42 +1,45 @@
 #!/usr/bin/env bash
-# Runs the programs of README.md's section on languages as they stand there, in a directory where `model` is a model.
+# Runs the programs of README.md as they stand there, by the lines that stand before them, in directories where `model` is a model.
 # tests/ffi/run.sh calls it with an empty directory, the model and a file with the line that they must print.
 set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd)
+RIE=$(cd "$(dirname "$0")/../.." && pwd)
 work=$1 model=$2 expected=$3
-cd "$work"
-ln -s "$model" model
+export RIE PYTHONDONTWRITEBYTECODE=1
 
-program() { # LANGUAGE: what stands between the fences
-    awk -v fence="\`\`\`$1" '$0 == "```" { inside = 0 } inside { print } $0 == fence { inside = 1 }' "$here/../../README.md"
+fenced() { # SECTION LANGUAGE: the first block of that language below that heading
+    awk -v heading="^##+ $1\$" -v fence="\`\`\`$2" '
+        /^##/ { below = $0 ~ heading }
+        $0 == "```" && inside { exit }
+        inside { print }
+        below && $0 == fence { inside = 1 }' "$RIE/README.md"
 }
 
-run() { # LANGUAGE PROGRAM...
-    local language=$1
-    shift
-    (timeout 120 "$@" && echo) | diff - "$expected" || { echo "README.md, $language: prints something else"; exit 1; }
-    echo "README.md, $language: ok"
+run() { # SECTION LANGUAGE FILE
+    local directory=$work/$2
+    mkdir -p "$directory"
+    cd "$directory"
+    [ "$2" = c ] || ln -s "$model" model # the section on C makes it
+    fenced "$1" "$2" >"$3"
+    fenced "$1" sh >lines
+    head -n -1 lines >setup
+    tail -n 1 lines >last
+    timeout 300 bash -euo pipefail setup >setup.out
+    (timeout 120 bash -euo pipefail last && echo) | diff - "$expected" || {
+        echo "README.md, ${1//\\/}: prints something else"
+        exit 1
+    }
+    echo "README.md, ${1//\\/}: ok"
 }
 
-program cpp >prog.cpp
-# shellcheck disable=SC2046 # words of the command line
-c++ -std=c++17 prog.cpp -o cpp $(pkg-config --cflags --libs rie)
-run C++ ./cpp
+# Its lines stand in the repository.
+mkdir -p "$work/c"
+ln -s "$RIE/include" "$RIE/tests" "$work/c"
+mkdir "$work/c/target"
+ln -s "${CARGO_TARGET_DIR:-$RIE/target}/release" "$work/c/target/release"
 
-mkdir go
-program go >go/main.go
-printf 'module prog\n\ngo 1.19\n\nrequire rie v0.0.0\n\nreplace rie => %s\n' "$here/go" >go/go.mod
-(cd go && go build -o ../go-prog .)
-run Go ./go-prog
-
-{ echo 'static class Program { static void Main() {' && program csharp && echo '} }'; } >prog.cs
-mcs -out:prog.exe prog.cs "$here/csharp/Native.cs" "$here/csharp/Rie.cs"
-run C# mono prog.exe
-
-program python >prog.py
-PYTHONPATH="$here/python" PYTHONDONTWRITEBYTECODE=1 run Python python3 prog.py
-
-program js >prog.js
-mkdir -p node_modules
-ln -s "$here/node" node_modules/rie
-run Node node prog.js
+run "The ABI in a page" c prog.c
+run "C\\\\+\\\\+" cpp prog.cpp
+run Go go prog.go
+run C# csharp prog.cs
+run Python python prog.py
+run Node js prog.js

@@ -84,5 +84,5 @@ else
 fi
 
 mkdir "$work/run/readme" "$work/run/packaging"
-NODE_PATH="$work/node/node_modules" tests/ffi/readme.sh "$work/run/readme" "$model" "$work/run/text"
+tests/ffi/readme.sh "$work/run/readme" "$model" "$work/run/text"
 tests/ffi/packaging/run.sh "$work/run/packaging" "$model" "$expected"

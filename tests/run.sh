@@ -18,9 +18,8 @@ done
 [ -f /usr/share/i18n/locales/de_DE ] || install locales
 
 # What only compiles, on a core that the steps below leave idle.
-logs=${CARGO_TARGET_DIR:-$PWD/target}/logs
-mkdir -p "$logs"
-trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+log=$(mktemp)
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -f "$log"' EXIT
 need qemu-aarch64:qemu-user aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu
 [ -d /usr/aarch64-linux-gnu/lib ] || install libc6-dev-arm64-cross
 rustup target add aarch64-unknown-linux-gnu
@@ -30,8 +29,8 @@ aarch64_tests() {
         CARGO_PROFILE_DEV_OPT_LEVEL=1 \
         cargo test --quiet --target aarch64-unknown-linux-gnu --test kernels --test panels --test golden "$@"
 }
-compile_ahead() { cargo build --quiet --release && aarch64_tests --no-run; }
-ahead compilation compile_ahead
+{ cargo build --quiet --release && aarch64_tests --no-run; } >"$log" 2>&1 &
+compilation=$!
 
 step "format, lints, documentation"
 cargo fmt --check
@@ -66,7 +65,7 @@ step "address and leak sanitizers, C programs"
 tests/sanitizers.sh
 
 step "kernels and forward pass on AArch64, emulated"
-finish compilation
+wait "$compilation" || { cat "$log"; exit 1; }
 aarch64_tests
 
 step "C examples, gcc and clang"

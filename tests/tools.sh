@@ -18,13 +18,3 @@ need() {
     done
     [ ${#missing[@]} -eq 0 ] || install "${missing[@]}"
 }
-
-# Starts `NAME COMMAND...` beside what follows. `finish NAME` waits for it, and fails with what it said if it failed.
-declare -A started
-ahead() {
-    local name=$1
-    shift
-    "$@" >"$logs/$name.log" 2>&1 &
-    started[$name]=$!
-}
-finish() { wait "${started[$1]}" || { cat "$logs/$1.log"; exit 1; }; }

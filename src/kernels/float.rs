@@ -5,8 +5,6 @@
 //! not depend on the tile, the block of k or the number of rows.
 
 use super::TILE_ROWS;
-#[cfg(doc)]
-use super::TILE_TOKENS;
 use super::lanes::{Element, F32, LANES, Lanes, exp, in_groups, tanh};
 
 /// How far ahead of the current position weights are prefetched, in bytes.
@@ -151,7 +149,7 @@ pub struct Ahead {
     pub step: usize,
 }
 
-/// A tile of [`TILE_ROWS`] weight rows × `tokens` (at most [`TILE_TOKENS`]) tokens over `blocks` lane blocks of k.
+/// A tile of [`TILE_ROWS`] weight rows × `tokens` (at most [`TILE_TOKENS`](super::TILE_TOKENS)) tokens over `blocks` lane blocks of k.
 /// `w` is `[blocks][TILE_ROWS][8]`, `x` is `[blocks][tokens][8]`; the partial lanes `acc`, `[tokens][rows][8]`, start at
 /// zero if `first` and are kept unless `last`, where `out[t · stride + r]` receives the sums.
 ///

@@ -229,6 +229,7 @@ unsafe fn panel_tile<L: IntLanes, Q: Format, const T: usize>(
         for g in 0..groups {
             let w = w.add(g * bytes);
             if prefetch {
+                // One stream: as far ahead as the four of `panel_gemv` together.
                 for line in (0..bytes).step_by(CACHE_LINE) {
                     L::prefetch(w.wrapping_add(4 * PREFETCH + line));
                 }

@@ -119,6 +119,9 @@ static void info_keys(rie_session *session) {
     EXPECT(len == 5);
     EXPECT_STATUS(rie_get_str(model, RIE_INFO_MODEL_TYPE, buf, 5, &len, error), RIE_OK, error, NULL);
     EXPECT(len == 5 && memcmp(buf, "llama", 5) == 0);
+    memset(buf, 0, sizeof buf);
+    EXPECT_STATUS(rie_get_str(session, RIE_INFO_MODEL_TYPE, buf, sizeof buf, &len, error), RIE_OK, error, NULL);
+    EXPECT(len == 5 && memcmp(buf, "llama", 5) == 0); /* of its model */
 }
 
 static void invalid_utf8(void) {

@@ -25,7 +25,7 @@ static const char help[] =
     "  --batch N           sessions that decode together (default 1); a prompt is always one session's\n"
     "  --sessions          also what many sessions cost: shared prefixes, forks, a prompt beside others, speculation\n"
     "  --threads N, -t N   threads (default 0: one for each physical core)\n"
-    "  --isa NAME          instruction set: auto, scalar (slow), avx2 or neon (default auto)\n"
+    "  --isa NAME          instruction set: auto, scalar (slow), avx2, avx512 or neon (default auto)\n"
     "  --json FILE         write samples, medians and limits as JSON; - is stdout, without the table\n"
     "  --help              print this text\n"
     "\n"

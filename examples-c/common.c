@@ -120,9 +120,10 @@ int32_t parse_isa(const char *text) {
     static const struct named known[] = {{"auto", RIE_ISA_AUTO},
                                          {"scalar", RIE_ISA_SCALAR},
                                          {"avx2", RIE_ISA_AVX2},
+                                         {"avx512", RIE_ISA_AVX512},
                                          {"neon", RIE_ISA_NEON},
                                          {NULL, 0}};
-    return parse_name("--isa", text, known, "auto, scalar, avx2 or neon");
+    return parse_name("--isa", text, known, "auto, scalar, avx2, avx512 or neon");
 }
 
 int32_t parse_weights(const char *text) {

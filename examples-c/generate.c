@@ -33,7 +33,7 @@ static const char help[] =
     "Running:\n"
     "  --weights FORMAT      as-is, int8 or int4: quantize the weights while loading (default as-is)\n"
     "  --threads N           threads (default 0: one for each physical core)\n"
-    "  --isa NAME            instruction set: auto, scalar (slow), avx2 or neon (default auto)\n"
+    "  --isa NAME            instruction set: auto, scalar (slow), avx2, avx512 or neon (default auto)\n"
     "  --profile             print a table of times to stderr at the end\n"
     "  --help                print this text\n"
     "\n"

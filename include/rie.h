@@ -391,6 +391,11 @@
 #define RIE_ISA_NEON 3
 
 /**
+ * Instruction set: x86-64 with AVX-512 (F, DQ, VL and VNNI) beside what `RIE_ISA_AVX2` needs.
+ */
+#define RIE_ISA_AVX512 4
+
+/**
  * Weights: as they are stored. Matrices of 4 bits as GPTQ and AWQ store them (`quantization_config` of config.json) are put into
  * the order that is computed in, which takes memory of its own and changes none of their values.
  */
@@ -556,7 +561,7 @@
 #define RIE_INFO_MODEL_TYPE 801
 
 /**
- * `rie_get_str`, model: the instruction set in use (`scalar`, `avx2`, `neon`); NULL: the best that this CPU has.
+ * `rie_get_str`, model: the instruction set in use (`scalar`, `avx2`, `avx512`, `neon`); NULL: the best that this CPU has.
  */
 #define RIE_INFO_ISA 802
 

@@ -419,7 +419,7 @@ fn bench_prints_a_table_and_says_what_it_cannot_do() {
         (&["--batch", "0"], "--batch: must be 1 to 4096"),
         (&["-r", "0"], "-r: must be"),
         (&["-p", "-1"], "-p, -n and --depth"),
-        (&["--isa", "mmx"], "'mmx' is not auto, scalar, avx2 or neon"),
+        (&["--isa", "mmx"], "'mmx' is not auto, scalar, avx2, avx512 or neon"),
     ] {
         let output = run(program.command().arg("--model").arg(tiny_model()).args(arguments), "");
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

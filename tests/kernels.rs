@@ -34,6 +34,14 @@ fn scalar() -> &'static Kernels {
     last
 }
 
+/// Under an emulator of another CPU, the tier that is tested there comes first (`RIE_TEST_TIER`).
+#[test]
+fn the_expected_tier_is_the_best() {
+    if let Ok(tier) = std::env::var("RIE_TEST_TIER") {
+        assert_eq!(supported()[0].name(), tier);
+    }
+}
+
 fn assert_close(got: f32, expected: f64, scale: f64, what: &str) {
     let error = (f64::from(got) - expected).abs();
     assert!(error <= 2e-6 * scale + 1e-30, "{what}: {got}, expected {expected}");

@@ -17,9 +17,11 @@ for component in fmt clippy; do
 done
 [ -f /usr/share/i18n/locales/de_DE ] || install locales
 
+tests/avx512.sh tools
+
 # What only compiles, on a core that the steps below leave idle.
-log=$(mktemp)
-trap 'kill $(jobs -p) 2>/dev/null || true; rm -f "$log"' EXIT
+logs=$(mktemp -d)
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$logs"' EXIT
 need qemu-aarch64:qemu-user aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu
 [ -d /usr/aarch64-linux-gnu/lib ] || install libc6-dev-arm64-cross
 rustup target add aarch64-unknown-linux-gnu
@@ -29,7 +31,7 @@ aarch64_tests() {
         CARGO_PROFILE_DEV_OPT_LEVEL=1 \
         cargo test --quiet --target aarch64-unknown-linux-gnu --test kernels --test panels --test golden "$@"
 }
-{ cargo build --quiet --release && aarch64_tests --no-run; } >"$log" 2>&1 &
+{ cargo build --quiet --release && aarch64_tests --no-run; } >"$logs/compilation" 2>&1 &
 compilation=$!
 
 step "format, lints, documentation"
@@ -59,14 +61,21 @@ PATH="$PWD/target/venv/bin:$PATH" tests/golden/tokenizers.sh "$RIE_TEST_TOKENIZE
 step "tests"
 # large_models: two models of 1 GB, by hand (README: RIE_TEST_FAMILIES)
 # faults: panics that the tests force, without which nothing of the library changes
+cargo test --quiet --features faults --no-run
+tests/avx512.sh >"$logs/avx512" 2>&1 & # an emulator, for minutes
+avx512=$!
 cargo test --quiet --features faults -- --include-ignored --skip large_models
 
 step "address and leak sanitizers, C programs"
 tests/sanitizers.sh
 
 step "kernels and forward pass on AArch64, emulated"
-wait "$compilation" || { cat "$log"; exit 1; }
+wait "$compilation" || { cat "$logs/compilation"; exit 1; }
 aarch64_tests
+
+step "kernels and forward pass on AVX-512, emulated"
+wait "$avx512" || { cat "$logs/avx512"; exit 1; }
+cat "$logs/avx512"
 
 step "C examples, gcc and clang"
 make --no-print-directory -C examples-c clean

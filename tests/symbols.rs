@@ -59,6 +59,20 @@ fn the_library_has_a_soname_and_stays_loaded() {
     assert!(dynamic.contains("NODELETE"), "{dynamic}");
 }
 
+/// A closure is not compiled with the CPU features of the function around it: unless the compiler happens to inline it there, each
+/// vector operation in it becomes a call.
+#[test]
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn vector_operations_are_instructions() {
+    let listing = output("nm", &["--defined-only", "--demangle", "--format=posix"]);
+    assert!(listing.lines().any(|symbol| symbol.starts_with("rie::kernels::x86::avx2::")), "a stripped library");
+    // Those of f32, which no other crate has: every kernel that could be torn apart in this way has some.
+    let is_operation =
+        |name: &&str| ["::_mm256_", "::_mm512_"].iter().any(|p| name.contains(p)) && name.ends_with("_ps");
+    let called: Vec<&str> = listing.lines().filter_map(|l| l.split_whitespace().next()).filter(is_operation).collect();
+    assert!(called.is_empty(), "called, not inlined:\n{}", called.join("\n"));
+}
+
 #[test]
 fn constants_are_the_list() {
     let header = fs::read_to_string(project("include/rie.h")).unwrap();

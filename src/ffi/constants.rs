@@ -148,6 +148,8 @@ pub const RIE_ISA_SCALAR: i32 = 1;
 pub const RIE_ISA_AVX2: i32 = 2;
 /// Instruction set: AArch64 with NEON.
 pub const RIE_ISA_NEON: i32 = 3;
+/// Instruction set: x86-64 with AVX-512 (F, DQ, VL and VNNI) beside what `RIE_ISA_AVX2` needs.
+pub const RIE_ISA_AVX512: i32 = 4;
 
 /// Weights: as they are stored. Matrices of 4 bits as GPTQ and AWQ store them (`quantization_config` of config.json) are put into
 /// the order that is computed in, which takes memory of its own and changes none of their values.
@@ -221,7 +223,7 @@ pub const RIE_INFO_CORES: i32 = 700;
 pub const RIE_INFO_ARCHITECTURE: i32 = 800;
 /// `rie_get_str`, model: `model_type` of `config.json`, such as `llama`.
 pub const RIE_INFO_MODEL_TYPE: i32 = 801;
-/// `rie_get_str`, model: the instruction set in use (`scalar`, `avx2`, `neon`); NULL: the best that this CPU has.
+/// `rie_get_str`, model: the instruction set in use (`scalar`, `avx2`, `avx512`, `neon`); NULL: the best that this CPU has.
 pub const RIE_INFO_ISA: i32 = 802;
 /// `rie_get_str`, session: times of the operators so far, all 0 without `RIE_OPT_PROFILE`, as JSON:
 /// `{"steps", "tokens", "forward_ns", "operators": [{"name", "ns", "calls"}]}`. Steps are forward passes, tokens those

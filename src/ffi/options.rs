@@ -145,7 +145,7 @@ const COUNT: i64 = i32::MAX as i64;
 /// Every option of this version.
 const RULES: [(i32, &str, Rule); 22] = [
     (RIE_OPT_THREADS, "RIE_OPT_THREADS", Rule::Int(0, 1024)),
-    (RIE_OPT_ISA, "RIE_OPT_ISA", Rule::Int(RIE_ISA_AUTO as i64, RIE_ISA_NEON as i64)),
+    (RIE_OPT_ISA, "RIE_OPT_ISA", Rule::Int(RIE_ISA_AUTO as i64, RIE_ISA_AVX512 as i64)),
     (RIE_OPT_CONTEXT, "RIE_OPT_CONTEXT", Rule::Int(0, COUNT)),
     (RIE_OPT_KV_TYPE, "RIE_OPT_KV_TYPE", Rule::Int(RIE_DTYPE_F32 as i64, RIE_DTYPE_F16 as i64)),
     (RIE_OPT_CHUNK, "RIE_OPT_CHUNK", Rule::Int(0, 65536)),
@@ -251,6 +251,7 @@ impl Options {
                 Some(isa) if isa == i64::from(RIE_ISA_SCALAR) => Some("scalar"),
                 Some(isa) if isa == i64::from(RIE_ISA_AVX2) => Some("avx2"),
                 Some(isa) if isa == i64::from(RIE_ISA_NEON) => Some("neon"),
+                Some(isa) if isa == i64::from(RIE_ISA_AVX512) => Some("avx512"),
                 _ => None,
             },
             weights: match self.int(RIE_OPT_WEIGHTS) {

@@ -125,11 +125,14 @@ unsafe fn score<L: Lanes, E: Element, const R: usize, const N: usize>(
             for d in 0..tile.head_dim {
                 L::prefetch(tile.next.0.wrapping_add((d * TILE_KEYS + first) * size));
                 // The rows' elements first: with them and one vector of keys, twelve sums fill sixteen registers.
-                let q: [L; R] = std::array::from_fn(|r| L::splat(*q.add(r * tile.head_dim + d)));
+                let mut queries = [L::splat(0.0); R];
+                for r in 0..R {
+                    queries[r] = L::splat(*q.add(r * tile.head_dim + d));
+                }
                 for n in 0..N {
                     let k = E::load::<L>(tile.k.add((d * TILE_KEYS + first + n * LANES) * size));
                     for r in 0..R {
-                        acc[r][n] = k.fma(q[r], acc[r][n]);
+                        acc[r][n] = k.fma(queries[r], acc[r][n]);
                     }
                 }
             }
@@ -207,6 +210,26 @@ unsafe fn merge_lanes<L: Lanes>(state: *mut f32, o: L, (a, b): (L, L)) {
     unsafe { o.add(L::splat(0.0)).fma(b, L::load(state).mul(a)).store(state) }
 }
 
+/// Eight elements of the value of key `j`, the `n`th.
+///
+/// # Safety
+/// `values` has them, rows of `padded`.
+#[inline(always)]
+unsafe fn value<L: Lanes, E: Element>(values: *const u8, padded: usize, j: usize, n: usize) -> L {
+    // SAFETY: as this function.
+    unsafe { E::load(values.add((j * padded + n * LANES) * E::DTYPE.size())) }
+}
+
+/// Row `r`'s weight of key `j`.
+///
+/// # Safety
+/// `p` has the row.
+#[inline(always)]
+unsafe fn weight<L: Lanes>(p: *const Scores, r: usize, j: usize) -> L {
+    // SAFETY: as this function; j < TILE_KEYS.
+    unsafe { L::splat(*p.add(r).cast::<f32>().add(j)) }
+}
+
 /// The values weighed by `p`, elements `d..d + 8·N` of `R` rows, merged into the states.
 ///
 /// # Safety
@@ -223,8 +246,7 @@ unsafe fn weigh<L: Lanes, E: Element, const R: usize, const N: usize>(
     let size = E::DTYPE.size();
     // SAFETY: j < seen ≤ TILE_KEYS and d + 8·N ≤ padded.
     unsafe {
-        let value = |j: usize, n: usize| E::load::<L>(tile.v.add((j * tile.padded + d + n * LANES) * size));
-        let weight = |r: usize, j: usize| L::splat(*p.add(r).cast::<f32>().add(j));
+        let values = tile.v.add(d * size);
         let seen: [Visible; R] = std::array::from_fn(|r| *visible.add(r));
         let mut acc = [[L::splat(0.0); N]; R];
         // The keys that all rows see share their loads; a row never touches a key it does not see (it may be NaN).
@@ -233,15 +255,18 @@ unsafe fn weigh<L: Lanes, E: Element, const R: usize, const N: usize>(
         for r in 0..R {
             for j in seen[r].from..from.min(seen[r].to) {
                 for n in 0..N {
-                    acc[r][n] = value(j, n).fma(weight(r, j), acc[r][n]);
+                    acc[r][n] = value::<L, E>(values, tile.padded, j, n).fma(weight(p, r, j), acc[r][n]);
                 }
             }
         }
         for j in from..to {
             L::prefetch(tile.next.1.wrapping_add((j * tile.padded + d) * size));
-            let weights: [L; R] = std::array::from_fn(|r| weight(r, j));
+            let mut weights = [L::splat(0.0); R];
+            for r in 0..R {
+                weights[r] = weight(p, r, j);
+            }
             for n in 0..N {
-                let v = value(j, n);
+                let v = value::<L, E>(values, tile.padded, j, n);
                 for r in 0..R {
                     acc[r][n] = v.fma(weights[r], acc[r][n]);
                 }
@@ -250,7 +275,7 @@ unsafe fn weigh<L: Lanes, E: Element, const R: usize, const N: usize>(
         for r in 0..R {
             for j in to..seen[r].to {
                 for n in 0..N {
-                    acc[r][n] = value(j, n).fma(weight(r, j), acc[r][n]);
+                    acc[r][n] = value::<L, E>(values, tile.padded, j, n).fma(weight(p, r, j), acc[r][n]);
                 }
             }
             if seen[r].from < seen[r].to {

@@ -4,13 +4,10 @@
 //! multiply-add from 0; a tail is padded with zeros; the lanes are added as [`Lanes::sum`] says. So the result does
 //! not depend on the tile, the block of k or the number of rows.
 
-use super::TILE_ROWS;
 use super::lanes::{Element, F32, LANES, Lanes, exp, in_groups, tanh};
 
 /// How far ahead of the current position weights are prefetched, in bytes.
 const PREFETCH: usize = 512;
-/// Lane blocks of a tile in one round of its loop.
-pub const UNROLLED_BLOCKS: usize = 4;
 const CACHE_LINE: usize = 64;
 
 /// `out[s][t · stride + i] = w[s][i] · x[t]` for `rows` rows from each of four places, walked together, and `n` tokens: four
@@ -69,7 +66,10 @@ unsafe fn dot4<L: Lanes, E: Element, const T: usize>(
                 }
             }
             for u in (i..i + UNROLL).step_by(LANES) {
-                let xs: [L; T] = std::array::from_fn(|t| L::load(x.add(t * k + u)));
+                let mut xs = [L::splat(0.0); T];
+                for t in 0..T {
+                    xs[t] = L::load(x.add(t * k + u));
+                }
                 for s in 0..4 {
                     let ws = E::load::<L>(w[s].add(u * size));
                     for t in 0..T {
@@ -98,157 +98,6 @@ unsafe fn dot4<L: Lanes, E: Element, const T: usize>(
     }
 }
 
-/// Interleaves the first `rows` (at most four) of `src`, `k` elements each, as f32: `dst` is `[k / 8][rows][8]`, the last
-/// block padded with 0.
-///
-/// # Safety
-/// Each of these rows has `k` elements of `E`; `dst` has room for every block.
-#[inline(always)]
-pub unsafe fn pack<L: Lanes, E: Element>(src: [*const u8; 4], rows: usize, k: usize, dst: *mut f32) {
-    // SAFETY: as this function.
-    unsafe {
-        match rows {
-            4 => pack_rows::<L, E, 4>(src, k, dst),
-            3 => pack_rows::<L, E, 3>(src, k, dst),
-            2 => pack_rows::<L, E, 2>(src, k, dst),
-            _ => pack_rows::<L, E, 1>(src, k, dst),
-        }
-    }
-}
-
-/// [`pack`] of `R` rows.
-///
-/// # Safety
-/// As [`pack`].
-#[inline(always)]
-unsafe fn pack_rows<L: Lanes, E: Element, const R: usize>(src: [*const u8; 4], k: usize, dst: *mut f32) {
-    let size = E::DTYPE.size();
-    let blocks = k / LANES;
-    // SAFETY: block b < k / 8 reads elements below k; the tail reads the rest.
-    unsafe {
-        for b in 0..blocks {
-            for r in 0..R {
-                E::load::<L>(src[r].add(b * LANES * size)).store(dst.add((b * R + r) * LANES));
-            }
-        }
-        let tail = k % LANES;
-        if tail > 0 {
-            for r in 0..R {
-                E::load_tail::<L>(src[r].add(blocks * LANES * size), tail).store(dst.add((blocks * R + r) * LANES));
-            }
-        }
-    }
-}
-
-/// Memory to be brought near while a tile is computed: `step` bytes from `at` on for every [`UNROLLED_BLOCKS`].
-#[derive(Clone, Copy)]
-pub struct Ahead {
-    /// Any address will do.
-    pub at: *const u8,
-    /// Bytes; 0 or a few.
-    pub step: usize,
-}
-
-/// A tile of [`TILE_ROWS`] weight rows × `tokens` (at most [`TILE_TOKENS`](super::TILE_TOKENS)) tokens over `blocks` lane blocks of k.
-/// `w` is `[blocks][TILE_ROWS][8]`, `x` is `[blocks][tokens][8]`; the partial lanes `acc`, `[tokens][rows][8]`, start at
-/// zero if `first` and are kept unless `last`, where `out[t · stride + r]` receives the sums.
-///
-/// # Safety
-/// All arrays have these sizes.
-#[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "plain numbers for a function pointer")]
-pub unsafe fn tile<L: Lanes>(
-    w: *const f32,
-    (x, tokens): (*const f32, usize),
-    blocks: usize,
-    acc: *mut f32,
-    ends: (bool, bool),
-    out: *mut f32,
-    stride: usize,
-    ahead: Ahead,
-) {
-    // SAFETY: as this function.
-    unsafe {
-        match tokens {
-            3 => tile_tokens::<L, 3>(w, x, blocks, acc, ends, out, stride, ahead),
-            2 => tile_tokens::<L, 2>(w, x, blocks, acc, ends, out, stride, ahead),
-            _ => tile_tokens::<L, 1>(w, x, blocks, acc, ends, out, stride, ahead),
-        }
-    }
-}
-
-/// [`tile`] of `T` tokens.
-///
-/// # Safety
-/// As [`tile`].
-#[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "as `tile`")]
-unsafe fn tile_tokens<L: Lanes, const T: usize>(
-    w: *const f32,
-    x: *const f32,
-    blocks: usize,
-    acc: *mut f32,
-    (first, last): (bool, bool),
-    out: *mut f32,
-    stride: usize,
-    ahead: Ahead,
-) {
-    // SAFETY: indices follow the layouts that the caller vouches for; prefetch takes any address.
-    unsafe {
-        let mut c = [[L::splat(0.0); TILE_ROWS]; T];
-        if !first {
-            for (t, c) in c.iter_mut().enumerate() {
-                for (r, c) in c.iter_mut().enumerate() {
-                    *c = L::load(acc.add((t * TILE_ROWS + r) * LANES));
-                }
-            }
-        }
-        // Unrolled: where a neighbour shares the core, instructions are what is scarce.
-        let whole = blocks / UNROLLED_BLOCKS * UNROLLED_BLOCKS;
-        let mut near = ahead.at;
-        for b in (0..whole).step_by(UNROLLED_BLOCKS) {
-            L::prefetch(near);
-            near = near.wrapping_add(ahead.step);
-            for i in b..b + UNROLLED_BLOCKS {
-                tile_block(&mut c, w.add(i * TILE_ROWS * LANES), x.add(i * T * LANES));
-            }
-        }
-        for i in whole..blocks {
-            tile_block(&mut c, w.add(i * TILE_ROWS * LANES), x.add(i * T * LANES));
-        }
-        for (t, c) in c.into_iter().enumerate() {
-            if last {
-                out.add(t * stride).cast::<[f32; TILE_ROWS]>().write(L::sum4(c));
-            } else {
-                for (r, c) in c.into_iter().enumerate() {
-                    c.store(acc.add((t * TILE_ROWS + r) * LANES));
-                }
-            }
-        }
-    }
-}
-
-/// One lane block of a [`tile`]. (A closure would not be compiled with the tier's CPU features.)
-///
-/// # Safety
-/// As [`tile`].
-#[inline(always)]
-unsafe fn tile_block<L: Lanes, const T: usize>(c: &mut [[L; TILE_ROWS]; T], w: *const f32, x: *const f32) {
-    // SAFETY: `w` has TILE_ROWS and `x` T times eight f32.
-    unsafe {
-        let mut xs = [L::splat(0.0); T];
-        for t in 0..T {
-            xs[t] = L::load(x.add(t * LANES));
-        }
-        for r in 0..TILE_ROWS {
-            let ws = L::load(w.add(r * LANES));
-            for t in 0..T {
-                c[t][r] = ws.fma(xs[t], c[t][r]);
-            }
-        }
-    }
-}
-
 /// Asks for the `len` bytes at `p`.
 ///
 /// # Safety
@@ -261,12 +110,10 @@ pub unsafe fn prefetch<L: Lanes>(p: *const u8, len: usize) {
     }
 }
 
-/// Calls `body(offset, count)` for each lane block of `n` elements; `count` < 8 only in the last.
+/// Offset and count of each lane block of `n` elements; less than eight only in the last.
 #[inline(always)]
-pub fn blocks(n: usize, mut body: impl FnMut(usize, usize)) {
-    for i in (0..n).step_by(LANES) {
-        body(i, LANES.min(n - i));
-    }
+pub fn blocks(n: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..n).step_by(LANES).map(move |i| (i, LANES.min(n - i)))
 }
 
 /// `count` f32 from `p` on, the other lanes zero.
@@ -311,15 +158,15 @@ pub unsafe fn rms_norm<L: Lanes>(x: *const f32, weight: *const f32, n: usize, ep
     // SAFETY: `blocks` stays below n.
     unsafe {
         let mut acc = L::splat(0.0);
-        blocks(n, |i, count| {
+        for (i, count) in blocks(n) {
             let v = load_some::<L>(x.add(i), count);
             acc = v.fma(v, acc);
-        });
+        }
         let scale = L::splat(1.0 / (acc.sum() / n as f32 + eps).sqrt());
-        blocks(n, |i, count| {
+        for (i, count) in blocks(n) {
             let v = load_some::<L>(x.add(i), count).mul(scale);
             store_some(load_some::<L>(weight.add(i), count).mul(v), out.add(i), count);
-        });
+        }
     }
 }
 
@@ -331,10 +178,10 @@ pub unsafe fn rms_norm<L: Lanes>(x: *const f32, weight: *const f32, n: usize, ep
 pub unsafe fn swiglu<L: Lanes>(gate: *const f32, up: *const f32, n: usize, out: *mut f32) {
     // SAFETY: `blocks` stays below n.
     unsafe {
-        blocks(n, |i, count| {
+        for (i, count) in blocks(n) {
             let g = load_some::<L>(gate.add(i), count);
             store_some(sigmoid_times(g, g).mul(load_some(up.add(i), count)), out.add(i), count);
-        });
+        }
     }
 }
 
@@ -348,12 +195,12 @@ pub unsafe fn geglu<L: Lanes>(gate: *const f32, up: *const f32, n: usize, out: *
     const TWICE_ROOT: f32 = 1.595_769; // 2 · √(2/π)
     // SAFETY: `blocks` stays below n.
     unsafe {
-        blocks(n, |i, count| {
+        for (i, count) in blocks(n) {
             let g = load_some::<L>(gate.add(i), count);
             let cubic = g.mul(g).mul(g).fma(L::splat(0.044_715), g);
             let gelu = sigmoid_times(cubic.mul(L::splat(TWICE_ROOT)), g);
             store_some(gelu.mul(load_some(up.add(i), count)), out.add(i), count);
-        });
+        }
     }
 }
 
@@ -375,10 +222,10 @@ unsafe fn sigmoid_times<L: Lanes>(x: L, y: L) -> L {
 pub unsafe fn soft_cap<L: Lanes>(x: *mut f32, n: usize, cap: f32) {
     // SAFETY: `blocks` stays below n.
     unsafe {
-        blocks(n, |i, count| {
+        for (i, count) in blocks(n) {
             let v = load_some::<L>(x.add(i), count);
             store_some(tanh(v.div(L::splat(cap))).mul(L::splat(cap)), x.add(i), count);
-        });
+        }
     }
 }
 
@@ -390,9 +237,9 @@ pub unsafe fn soft_cap<L: Lanes>(x: *mut f32, n: usize, cap: f32) {
 pub unsafe fn exp_minus<L: Lanes>(x: *mut f32, n: usize, m: f32) {
     // SAFETY: `blocks` stays below n.
     unsafe {
-        blocks(n, |i, count| {
+        for (i, count) in blocks(n) {
             store_some(exp(load_some::<L>(x.add(i), count).sub(L::splat(m))), x.add(i), count);
-        });
+        }
     }
 }
 
@@ -404,11 +251,11 @@ pub unsafe fn exp_minus<L: Lanes>(x: *mut f32, n: usize, m: f32) {
 pub unsafe fn widen<L: Lanes, E: Element>(src: *const u8, n: usize, dst: *mut f32) {
     // SAFETY: `blocks` stays below n.
     unsafe {
-        blocks(n, |i, count| {
+        for (i, count) in blocks(n) {
             let p = src.add(i * E::DTYPE.size());
             let v = load_elements::<L, E>(p, count);
             store_some(v, dst.add(i), count);
-        });
+        }
     }
 }
 
@@ -420,14 +267,15 @@ pub unsafe fn widen<L: Lanes, E: Element>(src: *const u8, n: usize, dst: *mut f3
 pub unsafe fn narrow_f16<L: Lanes>(src: *const f32, n: usize, dst: *mut u8) {
     // SAFETY: `blocks` stays below n; the buffer has eight F16.
     unsafe {
-        blocks(n, |i, count| {
+        for (i, count) in blocks(n) {
             let v = load_some::<L>(src.add(i), count);
             if count == LANES {
-                return v.store_f16(dst.add(2 * i));
+                v.store_f16(dst.add(2 * i));
+                continue;
             }
             let mut buffer = [0u8; 2 * LANES];
             v.store_f16(buffer.as_mut_ptr());
             std::ptr::copy_nonoverlapping(buffer.as_ptr(), dst.add(2 * i), 2 * count);
-        });
+        }
     }
 }

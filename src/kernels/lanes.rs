@@ -26,6 +26,8 @@ pub trait Lanes: Copy {
     unsafe fn store(self, p: *mut f32);
     /// Eight F16, rounded to nearest even.
     unsafe fn store_f16(self, p: *mut u8);
+    /// Eight integers in −128..=127 as i8.
+    unsafe fn store_i8(self, p: *mut i8);
     /// `self · b + c`, rounded once.
     unsafe fn fma(self, b: Self, c: Self) -> Self;
     /// `self + b`.

@@ -1,11 +1,11 @@
 //! Kernels by instruction set: one table per tier, chosen at run time.
 //!
-//! The algorithms are written once, generic over eight lanes (`float.rs`, `attention.rs`, `panels.rs`), and instantiated by
-//! each tier with its registers and CPU features. Possession of a `&Kernels` proves that the CPU supports its tier:
+//! The algorithms are written once, generic over eight lanes (`float.rs`, `gemm.rs`, `attention.rs`, `panels.rs`), and
+//! instantiated by each tier with its registers and CPU features. Possession of a `&Kernels` proves that the CPU supports its tier:
 //! [`supported`] is the only source. The methods check every length, so the callers need no `unsafe`.
 //!
 //! # Numerics
-//! Every sum has one documented order (see the three files), and each lane operation is one IEEE 754 operation, so all
+//! Every sum has one documented order (see these files), and each lane operation is one IEEE 754 operation, so all
 //! tiers give the same bits. `tests/kernels.rs` and `tests/panels.rs` compare each supported tier with the scalar one and with
 //! the order spelled out.
 
@@ -15,6 +15,8 @@ mod aarch64;
 mod attention;
 #[expect(clippy::needless_range_loop, reason = "indices name the lane, row and token of several arrays at once")]
 mod float;
+#[expect(clippy::needless_range_loop, reason = "indices name the row and token of several arrays at once")]
+mod gemm;
 mod lanes;
 #[expect(clippy::needless_range_loop, reason = "indices name the stream and token of several arrays at once")]
 mod panels;
@@ -26,28 +28,19 @@ mod x86;
 use crate::tensor::{AlignedBuffer, DType, Quant};
 pub use attention::Visible;
 use attention::{STATE_EXTRA, Tile};
-use float::{Ahead, UNROLLED_BLOCKS};
+use gemm::Pass;
+pub use gemm::{GROUP_ROWS, GemmScratch, TILE_ROWS, TILE_TOKENS, k_blocks, packed_len, threes, token_groups};
 pub use lanes::LANES;
 pub use panels::{CodeGroup, PANEL_TOKENS};
-use std::ops::Range;
 
 /// Most tokens of [`Kernels::gemv`].
 pub const FEW_TOKENS: usize = 8;
-/// Weight rows of one register tile of the matrix product.
-pub const TILE_ROWS: usize = 4;
-/// Tokens of one register tile.
-pub const TILE_TOKENS: usize = 3;
-/// Most weight rows of one matrix product: so many stay in the second-level cache, widened, beside all else.
-pub const GROUP_ROWS: usize = 64;
-/// Most tokens of a matrix product that packs few rows at a time.
-const FEW_FOR_ROWS: usize = 32;
 /// Positions of one tile (and one page) of the KV cache.
 pub const TILE_KEYS: usize = 64;
 
 type PerType<F> = [F; DType::ALL.len()];
 type Gemv = unsafe fn([*const u8; 4], usize, (usize, usize), *const f32, [*mut f32; 4], usize);
 type Pack = unsafe fn([*const u8; 4], usize, usize, *mut f32);
-type MatrixTile = unsafe fn(*const f32, (*const f32, usize), usize, *mut f32, (bool, bool), *mut f32, usize, Ahead);
 type Attend = unsafe fn(Tile, *const f32, usize, *const Visible, *mut f32);
 type Gated = unsafe fn(*const f32, *const f32, usize, *mut f32);
 type PerQuant<F> = [F; Quant::ALL.len()];
@@ -59,7 +52,9 @@ pub struct Kernels {
     name: &'static str,
     gemv: PerType<Gemv>,
     pack: PerType<Pack>,
-    tile: MatrixTile,
+    gemm: unsafe fn(&Pass),
+    /// Of rows, in a register tile of `gemm`.
+    quads_together: usize,
     rms_norm: unsafe fn(*const f32, *const f32, usize, f32, *mut f32),
     /// By [`Activation`].
     gated: [Gated; 2],
@@ -82,9 +77,10 @@ impl std::fmt::Debug for Kernels {
     }
 }
 
-/// Defines a tier: the table `$NAME` and the functions behind it, compiled with the given CPU features.
+/// Defines a tier: the table `$NAME` and the functions behind it, compiled with the given CPU features, on the tier's types of
+/// [`Lanes`](lanes::Lanes), [`Quad`](gemm::Quad) and [`IntLanes`](panels::IntLanes).
 macro_rules! tier {
-    ($(#[$doc:meta])* $NAME:ident, $name:literal, $L:ty, [$($feature:literal),*]) => {
+    ($(#[$doc:meta])* $NAME:ident, $name:literal, ($L:ty, $K:ty, $I:ty), [$($feature:literal),*]) => {
         $(#[$doc])*
         pub static $NAME: $crate::kernels::Kernels = {
             use $crate::kernels::lanes::{BF16, F16, F32};
@@ -93,7 +89,8 @@ macro_rules! tier {
                 name: $name,
                 gemv: [gemv::<F32>, gemv::<F16>, gemv::<BF16>],
                 pack: [pack::<F32>, pack::<F16>, pack::<BF16>],
-                tile,
+                gemm,
+                quads_together: <$K as $crate::kernels::gemm::Quad>::TOGETHER,
                 rms_norm,
                 gated: [swiglu, geglu],
                 soft_cap,
@@ -112,11 +109,9 @@ macro_rules! tier {
 
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, gemv<E: $crate::kernels::lanes::Element>(
             w: [*const u8; 4], rows: usize, size: (usize, usize), x: *const f32, out: [*mut f32; 4], stride: usize));
-        $crate::kernels::tier!(@fn [$($feature),*] $L, float, pack<E: $crate::kernels::lanes::Element>(
+        $crate::kernels::tier!(@fn [$($feature),*] $L, gemm, pack<E: $crate::kernels::lanes::Element>(
             src: [*const u8; 4], rows: usize, k: usize, dst: *mut f32));
-        $crate::kernels::tier!(@fn [$($feature),*] $L, float, tile(
-            w: *const f32, x: (*const f32, usize), blocks: usize, acc: *mut f32, ends: (bool, bool), out: *mut f32, stride: usize,
-            ahead: $crate::kernels::float::Ahead));
+        $crate::kernels::tier!(@fn [$($feature),*] $K, gemm, gemm(pass: &$crate::kernels::gemm::Pass));
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, rms_norm(
             x: *const f32, weight: *const f32, n: usize, eps: f32, out: *mut f32));
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, swiglu(
@@ -134,14 +129,14 @@ macro_rules! tier {
         $crate::kernels::tier!(@fn [$($feature),*] $L, attention, merge(
             state: *mut f32, tile: *const f32, padded: usize));
         $crate::kernels::tier!(@fn [$($feature),*] $L, float, prefetch(p: *const u8, len: usize));
-        $crate::kernels::tier!(@fn [$($feature),*] $L, panels, panel_gemv<Q: $crate::kernels::panels::Format>(
+        $crate::kernels::tier!(@fn [$($feature),*] $I, panels, panel_gemv<Q: $crate::kernels::panels::Format>(
             w: [*const u8; 4], panels: usize, x: *const $crate::kernels::CodeGroup, groups: usize, out: [*mut f32; 4]));
-        $crate::kernels::tier!(@fn [$($feature),*] $L, panels, panel_gemm<Q: $crate::kernels::panels::Format>(
+        $crate::kernels::tier!(@fn [$($feature),*] $I, panels, panel_gemm<Q: $crate::kernels::panels::Format>(
             w: *const u8, panels: usize, x: *const $crate::kernels::CodeGroup, size: (usize, usize), out: *mut f32,
             stride: usize));
-        $crate::kernels::tier!(@fn [$($feature),*] $L, panels, quantize_row(
+        $crate::kernels::tier!(@fn [$($feature),*] $I, panels, quantize_row(
             x: *const f32, k: usize, out: *mut $crate::kernels::CodeGroup));
-        $crate::kernels::tier!(@fn [$($feature),*] $L, panels, quantize_panel<Q: $crate::kernels::panels::Format>(
+        $crate::kernels::tier!(@fn [$($feature),*] $I, panels, quantize_panel<Q: $crate::kernels::panels::Format>(
             x: *const f32, k: usize, panel: *mut u8) -> bool);
     };
     (@fn [$($feature:literal),*] $L:ty, $module:ident, $f:ident<$E:ident: $Kind:path>($($arg:ident: $T:ty),*) $(-> $R:ty)?) => {
@@ -166,8 +161,19 @@ use tier;
 pub fn supported() -> Vec<&'static Kernels> {
     let mut tiers = Vec::new();
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
-        tiers.push(&x86::avx2::AVX2);
+    {
+        let avx2 =
+            is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+        let avx512 = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512vnni");
+        if avx2 && avx512 {
+            tiers.push(&x86::avx512::AVX512);
+        }
+        if avx2 {
+            tiers.push(&x86::avx2::AVX2);
+        }
     }
     #[cfg(target_arch = "aarch64")]
     if std::arch::is_aarch64_feature_detected!("neon") {
@@ -175,39 +181,6 @@ pub fn supported() -> Vec<&'static Kernels> {
     }
     tiers.push(&scalar::SCALAR);
     tiers
-}
-
-/// How a matrix product cuts k: blocks of equal length, a multiple of eight, short enough for the caches.
-pub fn k_blocks(k: usize) -> impl Iterator<Item = Range<usize>> + Clone {
-    const LONGEST: usize = 576;
-    let block = k.div_ceil(k.div_ceil(LONGEST).max(1)).next_multiple_of(LANES).max(LANES);
-    (0..k).step_by(block).map(move |start| start..k.min(start + block))
-}
-
-/// How a matrix product groups `n` tokens: in threes, as [`TILE_TOKENS`] says, but for the last two or four, in pairs (one token
-/// would leave two thirds of a tile idle), or a single one.
-pub fn token_groups(n: usize) -> impl Iterator<Item = Range<usize>> + Clone {
-    let threes = threes(n);
-    let pairs = (threes..n).step_by(2).map(move |t| t..n.min(t + 2));
-    (0..threes).step_by(TILE_TOKENS).map(|t| t..t + TILE_TOKENS).chain(pairs)
-}
-
-/// How many of `n` tokens are grouped in threes by [`token_groups`], from the first on.
-pub fn threes(n: usize) -> usize {
-    let rest = if n % TILE_TOKENS == 1 { 4.min(n) } else { n % TILE_TOKENS };
-    n - rest
-}
-
-/// f32 that `n` packed tokens of width `k` take.
-pub fn packed_len(n: usize, k: usize) -> usize {
-    n * k.next_multiple_of(LANES)
-}
-
-/// One thread's buffers for [`Kernels::gemm_group`].
-#[derive(Debug, Default)]
-pub struct GemmScratch {
-    weights: AlignedBuffer<f32>,
-    lanes: AlignedBuffer<f32>,
 }
 
 /// A tile of keys and values of one KV head.
@@ -279,90 +252,6 @@ impl Kernels {
             }
             for (out, sums) in out.chunks_exact_mut(rows).zip(sums) {
                 out[rest.clone()].copy_from_slice(&sums[..rest.len()]);
-            }
-        }
-    }
-
-    /// Packs one of [`token_groups`] for [`gemm_group`](Self::gemm_group): `x` is `[tokens][k]`; the elements `block` of each
-    /// row go to `dst`, `[block / 8][tokens][8]`.
-    pub fn pack_tokens(&self, x: &[f32], k: usize, block: Range<usize>, dst: &mut [f32]) {
-        let tokens = x.len() / k;
-        assert!(x.len() == tokens * k && tokens <= TILE_TOKENS && block.end <= k, "pack_tokens: x");
-        assert_eq!(dst.len(), packed_len(tokens, block.len()), "pack_tokens: dst");
-        let row = |t: usize| x.as_ptr().wrapping_add(t * k + block.start).cast();
-        // SAFETY: the rows from 0 to `tokens` lie in x, and dst has room for their blocks.
-        unsafe {
-            let pack = self.pack[DType::F32 as usize];
-            pack(std::array::from_fn(row), tokens, block.len(), dst.as_mut_ptr());
-        }
-    }
-
-    /// The matrix product of a group of rows with many tokens: `out[t][r] = rows[r] · x[t]`, `out` being `[n][GROUP_ROWS]`.
-    /// `rows` has at most [`GROUP_ROWS`] rows of `k` elements. `packed` holds, for each of [`k_blocks`], each of
-    /// [`token_groups`] as [`pack_tokens`](Self::pack_tokens) writes it.
-    pub fn gemm_group(
-        &self,
-        dtype: DType,
-        rows: &[&[u8]],
-        k: usize,
-        packed: &[f32],
-        scratch: &mut GemmScratch,
-        out: &mut [f32],
-    ) {
-        let n = packed.len() / k.next_multiple_of(LANES);
-        assert_eq!(packed.len(), packed_len(n, k), "gemm_group: packed");
-        assert_eq!(out.len(), n * GROUP_ROWS, "gemm_group: out");
-        assert!(rows.len() <= GROUP_ROWS, "gemm_group: rows");
-        assert!(rows.iter().all(|row| row.len() == k * dtype.size()), "gemm_group: row length");
-        const TILE: usize = TILE_ROWS * LANES; // for each token
-        const QUADS: usize = GROUP_ROWS / TILE_ROWS;
-        let longest = k_blocks(k).next().map_or(0, |b| b.len().next_multiple_of(LANES));
-        let quad_len = longest * TILE_ROWS;
-        // Of many tokens one group after another stays in the first-level cache while the packed rows, in the second-level one, pass
-        // over it. Few tokens pass over two quads of rows, packed just before.
-        let together = if n > FEW_FOR_ROWS { QUADS } else { 2 };
-        let weights = scratch.weights.grown(together * quad_len);
-        let lanes = scratch.lanes.grown(if longest < k { n * QUADS * TILE } else { TILE_TOKENS * TILE });
-        let stride = k * dtype.size();
-        for block in k_blocks(k) {
-            let blocks = block.len().div_ceil(LANES);
-            let ends = (block.start == 0, block.end == k);
-            let bytes = block.start * dtype.size()..block.end * dtype.size();
-            let x = &packed[block.start * n..];
-            for (pack, rows) in rows.chunks(together * TILE_ROWS).enumerate() {
-                for (q, quad) in rows.chunks(TILE_ROWS).enumerate() {
-                    // The last row again where there is none.
-                    let row = |r: usize| quad[r.min(quad.len() - 1)][bytes.clone()].as_ptr();
-                    let dst = &mut weights[q * quad_len..][..packed_len(TILE_ROWS, block.len())];
-                    // SAFETY: the four rows have block.len() elements, and dst has room for their blocks.
-                    unsafe {
-                        let pack = self.pack[dtype as usize];
-                        pack(std::array::from_fn(row), TILE_ROWS, block.len(), dst.as_mut_ptr());
-                    }
-                }
-                // Meanwhile the next rows, which mostly lie right behind, come near, a part with each tile.
-                let quads = rows.len().div_ceil(TILE_ROWS);
-                let part = (rows.len() * bytes.len()).div_ceil(n.div_ceil(TILE_TOKENS) * quads);
-                let next = rows[0].as_ptr().wrapping_add(rows.len() * stride + bytes.start);
-                for (group, tokens) in token_groups(n).enumerate() {
-                    let x = &x[packed_len(tokens.start, block.len())..packed_len(tokens.end, block.len())];
-                    for q in 0..quads {
-                        let at = (group * quads + q) * part;
-                        let at = next.wrapping_add(at / bytes.len() * stride + at % bytes.len());
-                        let ahead = Ahead { at, step: part.div_ceil((blocks / UNROLLED_BLOCKS).max(1)) };
-                        let quad = pack * together + q;
-                        // SAFETY: the quad's weights and these tokens have `blocks` blocks; lanes has a TILE for each token of
-                        // a group, and if some are kept of each quad; out has a row of GROUP_ROWS for each token.
-                        unsafe {
-                            let w = weights.as_ptr().add(q * quad_len);
-                            let kept =
-                                if longest < k { (tokens.start * QUADS + quad * tokens.len()) * TILE } else { 0 };
-                            let acc = lanes.as_mut_ptr().add(kept);
-                            let out = out.as_mut_ptr().add(tokens.start * GROUP_ROWS + quad * TILE_ROWS);
-                            (self.tile)(w, (x.as_ptr(), tokens.len()), blocks, acc, ends, out, GROUP_ROWS, ahead);
-                        }
-                    }
-                }
             }
         }
     }

@@ -18,13 +18,18 @@ const CACHE_LINE: usize = 64;
 ///
 /// # Safety
 /// As [`Lanes`].
-pub trait IntLanes: Lanes {
+pub trait IntLanes {
+    /// The lanes that the integers become.
+    type Float: Lanes;
     /// Sums of products for the eight rows of a panel.
     type Int: Copy;
     /// Nothing added yet.
     unsafe fn int_zero() -> Self::Int;
-    /// `acc[t][r] += Σ w[r][i] · x[t][i]` over four i: `w` are the 32 i8 `[8][4]`, each `x[t]` points at four i8 in ±127.
+    /// `acc[t][r] += Σ w[r][i] · x[t][i]` over four i: `w` are the 32 i8 `[8][4]`, each `x[t]` points at four i8 in ±127. After
+    /// eight calls [`int8_sums`](Self::int8_sums) is due.
     unsafe fn int8_dot<const T: usize>(acc: &mut [Self::Int; T], w: *const u8, x: [*const i8; T]);
+    /// What [`int8_dot`](Self::int8_dot) has added up as plain sums; `eight` is that of the activations.
+    unsafe fn int8_sums(acc: Self::Int, eight: i32) -> Self::Int;
     /// `acc[t][r] += Σ w[r][i] · x[t][i]` over eight i: `w` are 32 bytes `[8][4]`, of which the lower halves, from 0 to 15,
     /// meet the first four i8 at `x[t]` and the upper ones the next four. After four calls [`int4_sums`](Self::int4_sums) or
     /// [`int4_sums_less_zeros`](Self::int4_sums_less_zeros) is due.
@@ -34,9 +39,7 @@ pub trait IntLanes: Lanes {
     /// The same, less `zeros[r] · total`: eight u8, and a number that fits 16 bits.
     unsafe fn int4_sums_less_zeros(acc: Self::Int, zeros: *const u8, total: i32) -> Self::Int;
     /// As f32; the sums of a group are far below 2²⁴.
-    unsafe fn from_int(v: Self::Int) -> Self;
-    /// Eight integers in −128..=127 as i8.
-    unsafe fn store_i8(self, p: *mut i8);
+    unsafe fn from_int(v: Self::Int) -> Self::Float;
 }
 
 /// A format that kernels are compiled for.
@@ -51,7 +54,7 @@ pub trait Format {
     ///
     /// # Safety
     /// `w` is a group of a panel.
-    unsafe fn sums<L: IntLanes, const T: usize>(w: *const u8, x: [&CodeGroup; T]) -> [L::Int; T];
+    unsafe fn sums<I: IntLanes, const T: usize>(w: *const u8, x: [&CodeGroup; T]) -> [I::Int; T];
 }
 
 /// [`Quant::Int8`].
@@ -66,12 +69,15 @@ impl Format for Int8 {
     const CODES: (f32, f32) = (-128.0, 127.0);
     const GREATEST: &'static [[f32; 4]] = &[[-128.45, 128.45, -127.0, 127.45]];
     #[inline(always)]
-    unsafe fn sums<L: IntLanes, const T: usize>(w: *const u8, x: [&CodeGroup; T]) -> [L::Int; T] {
+    unsafe fn sums<I: IntLanes, const T: usize>(w: *const u8, x: [&CodeGroup; T]) -> [I::Int; T] {
         // SAFETY: eight times 32 bytes follow the scales, and each x[t] has 32 codes.
         unsafe {
-            let mut acc = [L::int_zero(); T];
+            let mut acc = [I::int_zero(); T];
             for i in 0..GROUP / 4 {
-                L::int8_dot(&mut acc, w.add(SCALE_BYTES + 32 * i), x.map(|x| x.codes.as_ptr().add(4 * i)));
+                I::int8_dot(&mut acc, w.add(SCALE_BYTES + 32 * i), x.map(|x| x.codes.as_ptr().add(4 * i)));
+            }
+            for (acc, x) in acc.iter_mut().zip(x) {
+                *acc = I::int8_sums(*acc, x.eight);
             }
             acc
         }
@@ -83,12 +89,12 @@ impl Format for Int8 {
 /// # Safety
 /// `w` is a group of a panel of INT4, with zeros or without.
 #[inline(always)]
-unsafe fn int4_products<L: IntLanes, const T: usize>(w: *const u8, x: [&CodeGroup; T]) -> [L::Int; T] {
+unsafe fn int4_products<I: IntLanes, const T: usize>(w: *const u8, x: [&CodeGroup; T]) -> [I::Int; T] {
     // SAFETY: four times 32 bytes follow the scales, and each x[t] has 32 codes.
     unsafe {
-        let mut acc = [L::int_zero(); T];
+        let mut acc = [I::int_zero(); T];
         for i in 0..GROUP / 8 {
-            L::int4_dot(&mut acc, w.add(SCALE_BYTES + 32 * i), x.map(|x| x.codes.as_ptr().add(8 * i)));
+            I::int4_dot(&mut acc, w.add(SCALE_BYTES + 32 * i), x.map(|x| x.codes.as_ptr().add(8 * i)));
         }
         acc
     }
@@ -99,12 +105,12 @@ impl Format for Int4 {
     const CODES: (f32, f32) = (-8.0, 7.0);
     const GREATEST: &'static [[f32; 4]] = &[[-7.0, -7.6, -8.3, -9.0], [7.0, 7.6, 8.3, 9.0], [6.5, -9.8, -6.5, 9.8]];
     #[inline(always)]
-    unsafe fn sums<L: IntLanes, const T: usize>(w: *const u8, x: [&CodeGroup; T]) -> [L::Int; T] {
+    unsafe fn sums<I: IntLanes, const T: usize>(w: *const u8, x: [&CodeGroup; T]) -> [I::Int; T] {
         // SAFETY: as the caller.
         unsafe {
-            let mut acc = int4_products::<L, T>(w, x);
+            let mut acc = int4_products::<I, T>(w, x);
             for (acc, x) in acc.iter_mut().zip(x) {
-                *acc = L::int4_sums(*acc, x.eight);
+                *acc = I::int4_sums(*acc, x.eight);
             }
             acc
         }
@@ -116,12 +122,12 @@ impl Format for Int4Asymmetric {
     const CODES: (f32, f32) = Int4::CODES;
     const GREATEST: &'static [[f32; 4]] = Int4::GREATEST;
     #[inline(always)]
-    unsafe fn sums<L: IntLanes, const T: usize>(w: *const u8, x: [&CodeGroup; T]) -> [L::Int; T] {
+    unsafe fn sums<I: IntLanes, const T: usize>(w: *const u8, x: [&CodeGroup; T]) -> [I::Int; T] {
         // SAFETY: as the caller: eight zeros lie at the end of the group. The sum of 32 codes in ±127 fits 16 bits.
         unsafe {
-            let mut acc = int4_products::<L, T>(w, x);
+            let mut acc = int4_products::<I, T>(w, x);
             for (acc, x) in acc.iter_mut().zip(x) {
-                *acc = L::int4_sums_less_zeros(*acc, w.add(ZEROS_AT), x.eight / 8);
+                *acc = I::int4_sums_less_zeros(*acc, w.add(ZEROS_AT), x.eight / 8);
             }
             acc
         }
@@ -136,7 +142,7 @@ pub struct CodeGroup {
     pub codes: [i8; GROUP],
     /// NaN if one of the activations was NaN or infinite.
     pub scale: f32,
-    /// Eight times the sum of the codes: what the offset of INT4 adds to a sum of products.
+    /// Eight times the sum of the codes: what an offset of the weights by eight adds to a sum of products.
     pub eight: i32,
 }
 
@@ -146,7 +152,7 @@ pub struct CodeGroup {
 /// # Safety
 /// Each `w[s]` has `panels` panels of `groups` groups, `x` as many, each `out[s]` room for 8 · `panels` f32.
 #[inline(always)]
-pub unsafe fn panel_gemv<L: IntLanes, Q: Format>(
+pub unsafe fn panel_gemv<I: IntLanes, Q: Format>(
     w: [*const u8; 4],
     panels: usize,
     x: *const CodeGroup,
@@ -157,17 +163,17 @@ pub unsafe fn panel_gemv<L: IntLanes, Q: Format>(
     // SAFETY: every index below stays under panels and groups; prefetch takes any address.
     unsafe {
         for p in 0..panels {
-            let mut acc = [L::splat(0.0); 4];
+            let mut acc = [I::Float::splat(0.0); 4];
             for g in 0..groups {
                 let x = &*x.add(g);
-                let scale = L::splat(x.scale);
+                let scale = I::Float::splat(x.scale);
                 for s in 0..4 {
                     let w = w[s].add((p * groups + g) * bytes);
                     for line in (0..bytes).step_by(CACHE_LINE) {
-                        L::prefetch(w.wrapping_add(PREFETCH + line));
+                        I::Float::prefetch(w.wrapping_add(PREFETCH + line));
                     }
-                    let [sums] = Q::sums::<L, 1>(w, [x]);
-                    acc[s] = L::load_f16(w).mul(scale).fma(L::from_int(sums), acc[s]);
+                    let [sums] = Q::sums::<I, 1>(w, [x]);
+                    acc[s] = I::Float::load_f16(w).mul(scale).fma(I::from_int(sums), acc[s]);
                 }
             }
             for s in 0..4 {
@@ -183,7 +189,7 @@ pub unsafe fn panel_gemv<L: IntLanes, Q: Format>(
 /// `w` has `panels` panels of `groups` groups, `x` has `n` rows of as many, `out` room for `n` rows of 8 · `panels` f32, `stride`
 /// from row to row.
 #[inline(always)]
-pub unsafe fn panel_gemm<L: IntLanes, Q: Format>(
+pub unsafe fn panel_gemm<I: IntLanes, Q: Format>(
     w: *const u8,
     panels: usize,
     x: *const CodeGroup,
@@ -199,10 +205,10 @@ pub unsafe fn panel_gemm<L: IntLanes, Q: Format>(
             while t < n {
                 let out = out.add(t * stride);
                 t += match n - t {
-                    1 => panel_tile::<L, Q, 1>(w, x.add(t * groups), groups, t == 0, out, stride),
-                    2 => panel_tile::<L, Q, 2>(w, x.add(t * groups), groups, t == 0, out, stride),
-                    3 => panel_tile::<L, Q, 3>(w, x.add(t * groups), groups, t == 0, out, stride),
-                    _ => panel_tile::<L, Q, PANEL_TOKENS>(w, x.add(t * groups), groups, t == 0, out, stride),
+                    1 => panel_tile::<I, Q, 1>(w, x.add(t * groups), groups, t == 0, out, stride),
+                    2 => panel_tile::<I, Q, 2>(w, x.add(t * groups), groups, t == 0, out, stride),
+                    3 => panel_tile::<I, Q, 3>(w, x.add(t * groups), groups, t == 0, out, stride),
+                    _ => panel_tile::<I, Q, PANEL_TOKENS>(w, x.add(t * groups), groups, t == 0, out, stride),
                 };
             }
         }
@@ -214,7 +220,7 @@ pub unsafe fn panel_gemm<L: IntLanes, Q: Format>(
 /// # Safety
 /// As [`panel_gemm`].
 #[inline(always)]
-unsafe fn panel_tile<L: IntLanes, Q: Format, const T: usize>(
+unsafe fn panel_tile<I: IntLanes, Q: Format, const T: usize>(
     w: *const u8,
     x: *const CodeGroup,
     groups: usize,
@@ -225,20 +231,20 @@ unsafe fn panel_tile<L: IntLanes, Q: Format, const T: usize>(
     let bytes = Q::QUANT.group_bytes();
     // SAFETY: as the caller; prefetch takes any address.
     unsafe {
-        let mut acc = [L::splat(0.0); T];
+        let mut acc = [I::Float::splat(0.0); T];
         for g in 0..groups {
             let w = w.add(g * bytes);
             if prefetch {
                 // One stream: as far ahead as the four of `panel_gemv` together.
                 for line in (0..bytes).step_by(CACHE_LINE) {
-                    L::prefetch(w.wrapping_add(4 * PREFETCH + line));
+                    I::Float::prefetch(w.wrapping_add(4 * PREFETCH + line));
                 }
             }
             let x: [&CodeGroup; T] = std::array::from_fn(|t| &*x.add(t * groups + g));
-            let sums = Q::sums::<L, T>(w, x);
-            let scales = L::load_f16(w);
+            let sums = Q::sums::<I, T>(w, x);
+            let scales = I::Float::load_f16(w);
             for t in 0..T {
-                acc[t] = scales.mul(L::splat(x[t].scale)).fma(L::from_int(sums[t]), acc[t]);
+                acc[t] = scales.mul(I::Float::splat(x[t].scale)).fma(I::from_int(sums[t]), acc[t]);
             }
         }
         for t in 0..T {
@@ -254,16 +260,16 @@ unsafe fn panel_tile<L: IntLanes, Q: Format, const T: usize>(
 /// # Safety
 /// `x` has `k` f32, `out` room for all groups.
 #[inline(always)]
-pub unsafe fn quantize_row<L: IntLanes>(x: *const f32, k: usize, out: *mut CodeGroup) {
+pub unsafe fn quantize_row<I: IntLanes>(x: *const f32, k: usize, out: *mut CodeGroup) {
     const SMALLEST: f32 = 1e-30;
     // SAFETY: group g reads below k and writes its own codes.
     unsafe {
         for g in 0..k.div_ceil(GROUP) {
-            let (v, most, poison) = load_group::<L>(x.add(g * GROUP), GROUP.min(k - g * GROUP));
+            let (v, most, poison) = load_group::<I::Float>(x.add(g * GROUP), GROUP.min(k - g * GROUP));
             let (scale, factor) = if most > SMALLEST { (most / 127.0, 127.0 / most) } else { (0.0, 0.0) };
-            let (out, mut total) = (&mut *out.add(g), L::splat(0.0));
+            let (out, mut total) = (&mut *out.add(g), I::Float::splat(0.0));
             for (b, v) in v.into_iter().enumerate() {
-                let code = clamp(v.mul(L::splat(factor)).round(), 127.0);
+                let code = clamp(v.mul(I::Float::splat(factor)).round(), 127.0);
                 total = total.add(code);
                 code.store_i8(out.codes.as_mut_ptr().add(b * LANES));
             }
@@ -282,7 +288,9 @@ unsafe fn load_group<L: Lanes>(x: *const f32, count: usize) -> ([L; GROUP / LANE
     // SAFETY: `blocks` stays below count.
     unsafe {
         let mut v = [L::splat(0.0); GROUP / LANES];
-        blocks(count, |i, count| v[i / LANES] = load_some(x.add(i), count));
+        for (i, count) in blocks(count) {
+            v[i / LANES] = load_some(x.add(i), count);
+        }
         let (mut most, mut poison) = (L::splat(0.0), L::splat(0.0));
         for v in v {
             most = most.max(v.max(L::splat(0.0).sub(v)));
@@ -307,7 +315,7 @@ unsafe fn clamp<L: Lanes>(v: L, most: f32) -> L {
 /// # Safety
 /// `x` has eight rows of `k` f32, `panel` room for [`Quant::panel_bytes`].
 #[inline(always)]
-pub unsafe fn quantize_panel<L: IntLanes, Q: Format>(x: *const f32, k: usize, panel: *mut u8) -> bool {
+pub unsafe fn quantize_panel<I: IntLanes, Q: Format>(x: *const f32, k: usize, panel: *mut u8) -> bool {
     let bytes = Q::QUANT.group_bytes();
     let mut good = true;
     // SAFETY: group g reads below k and writes its own bytes.
@@ -323,17 +331,17 @@ pub unsafe fn quantize_panel<L: IntLanes, Q: Format>(x: *const f32, k: usize, pa
                 }
             }
             let group = std::slice::from_raw_parts_mut(panel.add(g * bytes), bytes);
-            best_scales::<L, Q>(&columns).store_f16(group.as_mut_ptr());
+            best_scales::<I::Float, Q>(&columns).store_f16(group.as_mut_ptr());
             // As they are stored, so that the codes fit them.
             let mut scales = [0.0f32; PANEL_ROWS];
-            L::load_f16(group.as_ptr()).store(scales.as_mut_ptr());
+            I::Float::load_f16(group.as_ptr()).store(scales.as_mut_ptr());
             let mut codes = [[0i8; GROUP]; PANEL_ROWS];
             for (r, codes) in codes.iter_mut().enumerate() {
                 good &= scales[r].is_finite();
-                let factor = L::splat(if scales[r] == 0.0 { 0.0 } else { 1.0 / scales[r] });
+                let factor = I::Float::splat(if scales[r] == 0.0 { 0.0 } else { 1.0 / scales[r] });
                 for at in (0..GROUP).step_by(LANES) {
-                    let v = L::load(rows[r].as_ptr().add(at)).mul(factor);
-                    nearest_codes::<L, Q>(v).store_i8(codes.as_mut_ptr().add(at));
+                    let v = I::Float::load(rows[r].as_ptr().add(at)).mul(factor);
+                    nearest_codes::<I::Float, Q>(v).store_i8(codes.as_mut_ptr().add(at));
                 }
             }
             Q::QUANT.place(&codes, group);

@@ -62,6 +62,11 @@ impl Lanes for Scalar {
         unsafe { p.cast::<[[u8; 2]; 8]>().write(halves) }
     }
     #[inline(always)]
+    unsafe fn store_i8(self, p: *mut i8) {
+        // SAFETY: the caller vouches for eight i8 at p.
+        unsafe { p.cast::<[i8; 8]>().write(self.0.map(|v| v as i8)) }
+    }
+    #[inline(always)]
     unsafe fn fma(self, b: Self, c: Self) -> Self {
         Scalar(std::array::from_fn(|i| self.0[i].mul_add(b.0[i], c.0[i])))
     }
@@ -120,6 +125,7 @@ impl Lanes for Scalar {
 }
 
 impl IntLanes for Scalar {
+    type Float = Self;
     type Int = [i32; 8];
     #[inline(always)]
     unsafe fn int_zero() -> [i32; 8] {
@@ -134,6 +140,10 @@ impl IntLanes for Scalar {
                 *acc += (0..4).map(|i| i32::from(w[i]) * i32::from(x[i])).sum::<i32>();
             }
         }
+    }
+    #[inline(always)]
+    unsafe fn int8_sums(acc: [i32; 8], _eight: i32) -> [i32; 8] {
+        acc
     }
     #[inline(always)]
     unsafe fn int4_dot<const T: usize>(acc: &mut [[i32; 8]; T], w: *const u8, x: [*const i8; T]) {
@@ -161,14 +171,9 @@ impl IntLanes for Scalar {
     unsafe fn from_int(v: [i32; 8]) -> Self {
         Scalar(v.map(|v| v as f32))
     }
-    #[inline(always)]
-    unsafe fn store_i8(self, p: *mut i8) {
-        // SAFETY: the caller vouches for eight i8 at p.
-        unsafe { p.cast::<[i8; 8]>().write(self.0.map(|v| v as i8)) }
-    }
 }
 
 super::tier!(
     /// Plain Rust, for every CPU.
-    SCALAR, "scalar", Scalar, []
+    SCALAR, "scalar", (Scalar, [Scalar; 4], Scalar), []
 );

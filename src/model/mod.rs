@@ -37,7 +37,7 @@ pub struct LoadOptions {
     pub kv_limit: usize,
     /// Most prompt tokens of a step of many sessions while some of them decode; 0 = the default.
     pub prompt_tokens: usize,
-    /// Instruction set by name ("scalar", "avx2", "neon"); `None` = the best this CPU has.
+    /// Instruction set by name ("scalar", "avx2", "avx512", "neon"); `None` = the best this CPU has.
     pub isa: Option<&'static str>,
     /// The format to quantize the weights to; `None` = as they are stored.
     pub weights: Option<Quant>,
@@ -260,7 +260,7 @@ impl Model {
         self.pool.threads()
     }
 
-    /// Name of the instruction set in use ("scalar", "avx2", "neon").
+    /// Name of the instruction set in use ("scalar", "avx2", "avx512", "neon").
     pub fn isa(&self) -> &'static str {
         self.kernels.name()
     }

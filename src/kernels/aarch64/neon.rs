@@ -89,6 +89,13 @@ impl Lanes for Neon {
         }
     }
     #[inline(always)]
+    unsafe fn store_i8(self, p: *mut i8) {
+        unsafe {
+            let half = |v| vqmovn_s32(vcvtq_s32_f32(v));
+            vst1_s8(p, vqmovn_s16(vcombine_s16(half(self.0), half(self.1))));
+        }
+    }
+    #[inline(always)]
     unsafe fn fma(self, b: Self, c: Self) -> Self {
         unsafe { Neon(vfmaq_f32(c.0, self.0, b.0), vfmaq_f32(c.1, self.1, b.1)) }
     }
@@ -182,6 +189,7 @@ unsafe fn dot_fours(w: int8x16_t, x: int8x16_t) -> int32x4_t {
 // SAFETY: as above.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl IntLanes for Neon {
+    type Float = Self;
     type Int = (int32x4_t, int32x4_t);
     #[inline(always)]
     unsafe fn int_zero() -> Self::Int {
@@ -197,6 +205,10 @@ impl IntLanes for Neon {
                 acc[t].1 = vaddq_s32(acc[t].1, dot_fours(w[1], x));
             }
         }
+    }
+    #[inline(always)]
+    unsafe fn int8_sums(acc: Self::Int, _eight: i32) -> Self::Int {
+        acc
     }
     #[inline(always)]
     unsafe fn int4_dot<const T: usize>(acc: &mut [Self::Int; T], w: *const u8, x: [*const i8; T]) {
@@ -229,16 +241,9 @@ impl IntLanes for Neon {
     unsafe fn from_int(v: Self::Int) -> Self {
         unsafe { Neon(vcvtq_f32_s32(v.0), vcvtq_f32_s32(v.1)) }
     }
-    #[inline(always)]
-    unsafe fn store_i8(self, p: *mut i8) {
-        unsafe {
-            let half = |v| vqmovn_s32(vcvtq_s32_f32(v));
-            vst1_s8(p, vqmovn_s16(vcombine_s16(half(self.0), half(self.1))));
-        }
-    }
 }
 
 crate::kernels::tier!(
     /// NEON.
-    NEON, "neon", Neon, ["neon"]
+    NEON, "neon", (Neon, [Neon; 4], Neon), ["neon"]
 );

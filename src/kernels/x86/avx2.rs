@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 
 /// A `ymm` register of f32.
 #[derive(Clone, Copy)]
-pub struct Avx2(__m256);
+pub struct Avx2(pub(super) __m256);
 
 // SAFETY of every block below: the trait's callers vouch for AVX2, FMA and F16C and for the memory; the
 // intrinsics used have no other precondition, and all loads and stores are the unaligned ones.
@@ -35,6 +35,14 @@ impl Lanes for Avx2 {
     #[inline(always)]
     unsafe fn store_f16(self, p: *mut u8) {
         unsafe { _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0)) }
+    }
+    #[inline(always)]
+    unsafe fn store_i8(self, p: *mut i8) {
+        unsafe {
+            let v = _mm256_cvtps_epi32(self.0);
+            let v = _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v));
+            _mm_storel_epi64(p.cast(), _mm_packs_epi16(v, v));
+        }
     }
     #[inline(always)]
     unsafe fn fma(self, b: Self, c: Self) -> Self {
@@ -117,9 +125,24 @@ impl Lanes for Avx2 {
     }
 }
 
+/// Eight u8 times a number that fits 16 bits.
+///
+/// # Safety
+/// As [`IntLanes::int4_sums_less_zeros`].
+#[inline(always)]
+pub(super) unsafe fn zeros_times(zeros: *const u8, total: i32) -> __m256i {
+    // The upper half of each zero's 32 bits is 0, so one product of a pair is 0.
+    // SAFETY: as this function.
+    unsafe {
+        let zeros = _mm256_cvtepu8_epi32(_mm_loadl_epi64(zeros.cast()));
+        _mm256_madd_epi16(zeros, _mm256_set1_epi16(total as i16))
+    }
+}
+
 // SAFETY: as above.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl IntLanes for Avx2 {
+    type Float = Self;
     type Int = __m256i;
     #[inline(always)]
     unsafe fn int_zero() -> __m256i {
@@ -137,6 +160,10 @@ impl IntLanes for Avx2 {
                 acc[t] = _mm256_add_epi32(acc[t], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
             }
         }
+    }
+    #[inline(always)]
+    unsafe fn int8_sums(acc: __m256i, _eight: i32) -> __m256i {
+        acc
     }
     #[inline(always)]
     unsafe fn int4_dot<const T: usize>(acc: &mut [__m256i; T], w: *const u8, x: [*const i8; T]) {
@@ -158,28 +185,15 @@ impl IntLanes for Avx2 {
     }
     #[inline(always)]
     unsafe fn int4_sums_less_zeros(acc: __m256i, zeros: *const u8, total: i32) -> __m256i {
-        // The upper half of each zero's 32 bits is 0, so one product of a pair is 0.
-        unsafe {
-            let zeros = _mm256_cvtepu8_epi32(_mm_loadl_epi64(zeros.cast()));
-            let less = _mm256_madd_epi16(zeros, _mm256_set1_epi16(total as i16));
-            _mm256_sub_epi32(_mm256_madd_epi16(acc, _mm256_set1_epi16(1)), less)
-        }
+        unsafe { _mm256_sub_epi32(_mm256_madd_epi16(acc, _mm256_set1_epi16(1)), zeros_times(zeros, total)) }
     }
     #[inline(always)]
     unsafe fn from_int(v: __m256i) -> Self {
         Avx2(unsafe { _mm256_cvtepi32_ps(v) })
     }
-    #[inline(always)]
-    unsafe fn store_i8(self, p: *mut i8) {
-        unsafe {
-            let v = _mm256_cvtps_epi32(self.0);
-            let v = _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v));
-            _mm_storel_epi64(p.cast(), _mm_packs_epi16(v, v));
-        }
-    }
 }
 
 crate::kernels::tier!(
     /// AVX2, FMA and F16C.
-    AVX2, "avx2", Avx2, ["avx2", "fma", "f16c"]
+    AVX2, "avx2", (Avx2, [Avx2; 4], Avx2), ["avx2", "fma", "f16c"]
 );

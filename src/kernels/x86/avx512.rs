@@ -1,0 +1,127 @@
+//! AVX-512 with VNNI (Cascade Lake, Ice Lake, Zen 4 and later): lanes as in AVX2, with twice the registers; the matrix product holds
+//! two rows in a `zmm` register, and four products of integers are added up at once.
+
+use super::avx2::{Avx2, zeros_times};
+use crate::kernels::gemm::Quad;
+use crate::kernels::lanes::{LANES, Lanes};
+use crate::kernels::panels::IntLanes;
+use std::arch::x86_64::*;
+
+/// Two `zmm` registers of f32: the sums of four rows, two in each.
+#[derive(Clone, Copy)]
+pub struct Pairs(__m512, __m512);
+
+// SAFETY of every block below: the traits' callers vouch for AVX-512 (F, DQ, VL, VNNI) and AVX2 and for the memory; the intrinsics
+// used have no other precondition, and all loads and stores are the unaligned ones.
+#[allow(clippy::undocumented_unsafe_blocks)] // one argument for all, above
+impl Quad for Pairs {
+    type Token = __m512;
+    const TOGETHER: usize = 4;
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        unsafe { Pairs(_mm512_setzero_ps(), _mm512_setzero_ps()) }
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        unsafe { Pairs(_mm512_loadu_ps(p), _mm512_loadu_ps(p.add(2 * LANES))) }
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        unsafe {
+            _mm512_storeu_ps(p, self.0);
+            _mm512_storeu_ps(p.add(2 * LANES), self.1);
+        }
+    }
+    #[inline(always)]
+    unsafe fn token(p: *const f32) -> __m512 {
+        unsafe { _mm512_broadcast_f32x8(_mm256_loadu_ps(p)) }
+    }
+    #[inline(always)]
+    unsafe fn add<const T: usize>(sums: &mut [Self; T], w: *const f32, x: [__m512; T]) {
+        unsafe {
+            let w = Self::load(w);
+            for t in 0..T {
+                sums[t].0 = _mm512_fmadd_ps(w.0, x[t], sums[t].0);
+                sums[t].1 = _mm512_fmadd_ps(w.1, x[t], sums[t].1);
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn sums(self) -> [f32; 4] {
+        unsafe {
+            Avx2::sum4([
+                Avx2(_mm512_castps512_ps256(self.0)),
+                Avx2(_mm512_extractf32x8_ps::<1>(self.0)),
+                Avx2(_mm512_castps512_ps256(self.1)),
+                Avx2(_mm512_extractf32x8_ps::<1>(self.1)),
+            ])
+        }
+    }
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        unsafe { <Avx2 as Lanes>::prefetch(p) }
+    }
+}
+
+/// Sums by `vpdpbusd`, which multiplies unsigned by signed bytes.
+pub enum Vnni {}
+
+// SAFETY: as above.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl IntLanes for Vnni {
+    type Float = Avx2;
+    type Int = __m256i;
+    #[inline(always)]
+    unsafe fn int_zero() -> __m256i {
+        unsafe { _mm256_setzero_si256() }
+    }
+    #[inline(always)]
+    unsafe fn int8_dot<const T: usize>(acc: &mut [__m256i; T], w: *const u8, x: [*const i8; T]) {
+        // The weights are 128 too large here.
+        unsafe {
+            let w = _mm256_xor_si256(_mm256_loadu_si256(w.cast()), _mm256_set1_epi8(-128));
+            for t in 0..T {
+                acc[t] = _mm256_dpbusd_epi32(acc[t], w, fours(x[t]));
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn int8_sums(acc: __m256i, eight: i32) -> __m256i {
+        unsafe { _mm256_sub_epi32(acc, _mm256_set1_epi32(16 * eight)) }
+    }
+    #[inline(always)]
+    unsafe fn int4_dot<const T: usize>(acc: &mut [__m256i; T], w: *const u8, x: [*const i8; T]) {
+        unsafe {
+            let (w, mask) = (_mm256_loadu_si256(w.cast()), _mm256_set1_epi8(15));
+            let (lower, upper) = (_mm256_and_si256(w, mask), _mm256_and_si256(_mm256_srli_epi16::<4>(w), mask));
+            for t in 0..T {
+                let first = _mm256_dpbusd_epi32(acc[t], lower, fours(x[t]));
+                acc[t] = _mm256_dpbusd_epi32(first, upper, fours(x[t].add(4)));
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn int4_sums(acc: __m256i, eight: i32) -> __m256i {
+        unsafe { _mm256_sub_epi32(acc, _mm256_set1_epi32(eight)) }
+    }
+    #[inline(always)]
+    unsafe fn int4_sums_less_zeros(acc: __m256i, zeros: *const u8, total: i32) -> __m256i {
+        unsafe { _mm256_sub_epi32(acc, zeros_times(zeros, total)) }
+    }
+    #[inline(always)]
+    unsafe fn from_int(v: __m256i) -> Avx2 {
+        unsafe { Avx2::from_int(v) }
+    }
+}
+
+/// The four i8 at `x` for each row.
+#[inline(always)]
+unsafe fn fours(x: *const i8) -> __m256i {
+    // SAFETY: as above.
+    unsafe { _mm256_set1_epi32(x.cast::<i32>().read_unaligned()) }
+}
+
+crate::kernels::tier!(
+    /// AVX-512 F, DQ, VL and VNNI, beside AVX2, FMA and F16C.
+    AVX512, "avx512", (Avx2, Pairs, Vnni), ["avx2", "fma", "f16c", "avx512f", "avx512dq", "avx512vl", "avx512vnni"]
+);

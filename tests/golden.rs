@@ -173,13 +173,23 @@ fn greedy_tokens_equal_pytorch() {
 }
 
 #[test]
+fn the_same_bits_in_every_tier() {
+    expect_same_bits(&[(1, 0)]);
+}
+
+#[test]
 fn the_same_bits_with_any_tier_threads_and_chunks() {
+    expect_same_bits(&[(1, 0), (1, 1), (2, 7), (3, 64), (8, 0), (8, 7)]);
+}
+
+/// Of each case, in every tier and with each of these pairs of threads and chunks.
+fn expect_same_bits(settings: &[(usize, usize)]) {
     for case in cases() {
         let dir = cases_dir().join(&case);
         let ids = golden(&case).ids;
         let mut reference: Option<(Vec<f32>, Vec<u32>)> = None;
         for tier in rie::kernels::supported() {
-            for (threads, chunk) in [(1, 0), (1, 1), (2, 7), (3, 64), (8, 0), (8, 7)] {
+            for &(threads, chunk) in settings {
                 let access = if threads == 2 { Access::Read } else { Access::Map };
                 let options = LoadOptions { threads, isa: Some(tier.name()), access, ..Default::default() };
                 let result = greedy(&mut session(&load(&dir, &options), chunk), &ids, 8);

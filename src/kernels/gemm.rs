@@ -24,7 +24,7 @@ const UNROLLED_BLOCKS: usize = 4;
 pub trait Quad: Copy {
     /// Eight activations of a token, as the products need them.
     type Token: Copy;
-    /// How many of them, for each of [`TILE_TOKENS`] tokens, the registers hold at once.
+    /// Quads that the registers hold at once for each of [`TILE_TOKENS`] tokens: 1 or 4.
     const TOGETHER: usize;
     /// Nothing added yet.
     unsafe fn zero() -> Self;
@@ -145,10 +145,11 @@ pub unsafe fn gemm<K: Quad>(pass: &Pass) {
 /// As [`gemm`].
 #[inline(always)]
 unsafe fn gemm_tokens<K: Quad, const T: usize>(pass: &Pass) {
+    const { assert!(K::TOGETHER == 1 || K::TOGETHER == 4) };
     let mut q = 0;
     // SAFETY: q + the quads of each tile ≤ pass.quads.
     unsafe {
-        while q + 4 <= pass.quads && K::TOGETHER >= 4 {
+        while q + 4 <= pass.quads && K::TOGETHER == 4 {
             tile::<K, T, 4>(pass, q);
             q += 4;
         }
@@ -168,7 +169,8 @@ unsafe fn tile<K: Quad, const T: usize, const Q: usize>(pass: &Pass, q: usize) {
     let Pass { quad_len, blocks, ahead, .. } = *pass;
     // SAFETY: indices follow the layouts that the caller vouches for; prefetch takes any address.
     unsafe {
-        let (w, lanes) = (pass.w.add(q * quad_len), pass.lanes.add(q * T * TILE_ROWS * LANES));
+        let w = pass.w.add(q * quad_len);
+        let lanes = pass.lanes.wrapping_add(q * T * TILE_ROWS * LANES); // which may not be there, if they are not kept
         let mut sums = [[K::zero(); T]; Q];
         if !pass.first {
             for (i, sums) in sums.as_flattened_mut().iter_mut().enumerate() {
@@ -177,12 +179,17 @@ unsafe fn tile<K: Quad, const T: usize, const Q: usize>(pass: &Pass, q: usize) {
         }
         // Unrolled: where a neighbour shares the core, instructions are what is scarce.
         let whole = blocks / UNROLLED_BLOCKS * UNROLLED_BLOCKS;
-        let step = (Q * ahead.part).div_ceil((blocks / UNROLLED_BLOCKS).max(1));
-        let at = (ahead.done + q) * ahead.part;
-        let mut near = ahead.at.wrapping_add(at / ahead.length * ahead.stride + at % ahead.length);
+        let step = ahead.part.div_ceil((blocks / UNROLLED_BLOCKS).max(1));
+        let mut near = [ahead.at; Q];
+        for (i, near) in near.iter_mut().enumerate() {
+            let at = (ahead.done + q + i) * ahead.part;
+            *near = near.wrapping_add(at / ahead.length * ahead.stride + at % ahead.length);
+        }
         for b in (0..whole).step_by(UNROLLED_BLOCKS) {
-            K::prefetch(near);
-            near = near.wrapping_add(step);
+            for near in &mut near {
+                K::prefetch(*near);
+                *near = near.wrapping_add(step);
+            }
             for b in b..b + UNROLLED_BLOCKS {
                 tile_block(&mut sums, w.add(b * TILE_ROWS * LANES), quad_len, pass.x.add(b * T * LANES));
             }
@@ -338,6 +345,7 @@ impl Kernels {
         // over it. Few tokens pass over a few quads of rows, packed just before.
         let together = if n > FEW_FOR_ROWS { QUADS } else { self.quads_together.max(2) };
         let weights = scratch.weights.grown(together * quad_len);
+        // None where one block is the first and the last.
         let kept = if longest < k { n * GROUP_ROWS * LANES } else { 0 };
         let lanes = scratch.lanes.grown(kept);
         let stride = k * dtype.size();

@@ -142,15 +142,14 @@ macro_rules! tier {
     (@fn [$($feature:literal),*] $L:ty, $module:ident, $f:ident<$E:ident: $Kind:path>($($arg:ident: $T:ty),*) $(-> $R:ty)?) => {
         $(#[target_feature(enable = $feature)])*
         unsafe fn $f<$E: $Kind>($($arg: $T),*) $(-> $R)? {
-            // SAFETY: the same contract, and the CPU features of the lanes are enabled here.
+            // SAFETY: the same contract, and the CPU features of the tier's types are enabled here.
             unsafe { $crate::kernels::$module::$f::<$L, $E>($($arg),*) }
         }
     };
     (@fn [$($feature:literal),*] $L:ty, $module:ident, $f:ident($($arg:ident: $T:ty),*)) => {
         $(#[target_feature(enable = $feature)])*
-        #[allow(clippy::too_many_arguments)] // plain numbers
         unsafe fn $f($($arg: $T),*) {
-            // SAFETY: the same contract, and the CPU features of the lanes are enabled here.
+            // SAFETY: the same contract, and the CPU features of the tier's types are enabled here.
             unsafe { $crate::kernels::$module::$f::<$L>($($arg),*) }
         }
     };

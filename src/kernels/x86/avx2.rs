@@ -125,6 +125,29 @@ impl Lanes for Avx2 {
     }
 }
 
+/// The four i8 at `x` for each row.
+///
+/// # Safety
+/// As [`IntLanes::int8_dot`].
+#[inline(always)]
+pub(super) unsafe fn fours(x: *const i8) -> __m256i {
+    // SAFETY: as this function.
+    unsafe { _mm256_set1_epi32(x.cast::<i32>().read_unaligned()) }
+}
+
+/// The lower and the upper halves of 32 bytes.
+///
+/// # Safety
+/// As [`IntLanes::int4_dot`].
+#[inline(always)]
+pub(super) unsafe fn halves(w: *const u8) -> (__m256i, __m256i) {
+    // SAFETY: as this function.
+    unsafe {
+        let (w, mask) = (_mm256_loadu_si256(w.cast()), _mm256_set1_epi8(15));
+        (_mm256_and_si256(w, mask), _mm256_and_si256(_mm256_srli_epi16::<4>(w), mask))
+    }
+}
+
 /// Eight u8 times a number that fits 16 bits.
 ///
 /// # Safety
@@ -155,7 +178,7 @@ impl IntLanes for Avx2 {
             let w = _mm256_loadu_si256(w.cast());
             let magnitude = _mm256_abs_epi8(w);
             for t in 0..T {
-                let x = _mm256_set1_epi32(x[t].cast::<i32>().read_unaligned());
+                let x = fours(x[t]);
                 let pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(x, w));
                 acc[t] = _mm256_add_epi32(acc[t], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
             }
@@ -169,12 +192,10 @@ impl IntLanes for Avx2 {
     unsafe fn int4_dot<const T: usize>(acc: &mut [__m256i; T], w: *const u8, x: [*const i8; T]) {
         // In 16 bits: after four calls sixteen products of at most 15 · 127 have come together, 30480.
         unsafe {
-            let (w, mask) = (_mm256_loadu_si256(w.cast()), _mm256_set1_epi8(15));
-            let (lower, upper) = (_mm256_and_si256(w, mask), _mm256_and_si256(_mm256_srli_epi16::<4>(w), mask));
+            let (lower, upper) = halves(w);
             for t in 0..T {
-                let x = x[t].cast::<i32>();
-                let first = _mm256_maddubs_epi16(lower, _mm256_set1_epi32(x.read_unaligned()));
-                let second = _mm256_maddubs_epi16(upper, _mm256_set1_epi32(x.add(1).read_unaligned()));
+                let first = _mm256_maddubs_epi16(lower, fours(x[t]));
+                let second = _mm256_maddubs_epi16(upper, fours(x[t].add(4)));
                 acc[t] = _mm256_add_epi16(acc[t], _mm256_add_epi16(first, second));
             }
         }

@@ -1,7 +1,7 @@
 //! AVX-512 with VNNI (Cascade Lake, Ice Lake, Zen 4 and later): lanes as in AVX2, with twice the registers; the matrix product holds
 //! two rows in a `zmm` register, and four products of integers are added up at once.
 
-use super::avx2::{Avx2, zeros_times};
+use super::avx2::{Avx2, fours, halves, zeros_times};
 use crate::kernels::gemm::Quad;
 use crate::kernels::lanes::{LANES, Lanes};
 use crate::kernels::panels::IntLanes;
@@ -11,8 +11,8 @@ use std::arch::x86_64::*;
 #[derive(Clone, Copy)]
 pub struct Pairs(__m512, __m512);
 
-// SAFETY of every block below: the traits' callers vouch for AVX-512 (F, DQ, VL, VNNI) and AVX2 and for the memory; the intrinsics
-// used have no other precondition, and all loads and stores are the unaligned ones.
+// SAFETY of every block below: the traits' callers vouch for AVX-512 (F, DQ, VL, VNNI), AVX2, FMA and F16C and for the memory; the
+// intrinsics used have no other precondition, and all loads and stores are the unaligned ones.
 #[allow(clippy::undocumented_unsafe_blocks)] // one argument for all, above
 impl Quad for Pairs {
     type Token = __m512;
@@ -92,8 +92,7 @@ impl IntLanes for Vnni {
     #[inline(always)]
     unsafe fn int4_dot<const T: usize>(acc: &mut [__m256i; T], w: *const u8, x: [*const i8; T]) {
         unsafe {
-            let (w, mask) = (_mm256_loadu_si256(w.cast()), _mm256_set1_epi8(15));
-            let (lower, upper) = (_mm256_and_si256(w, mask), _mm256_and_si256(_mm256_srli_epi16::<4>(w), mask));
+            let (lower, upper) = halves(w);
             for t in 0..T {
                 let first = _mm256_dpbusd_epi32(acc[t], lower, fours(x[t]));
                 acc[t] = _mm256_dpbusd_epi32(first, upper, fours(x[t].add(4)));
@@ -112,13 +111,6 @@ impl IntLanes for Vnni {
     unsafe fn from_int(v: __m256i) -> Avx2 {
         unsafe { Avx2::from_int(v) }
     }
-}
-
-/// The four i8 at `x` for each row.
-#[inline(always)]
-unsafe fn fours(x: *const i8) -> __m256i {
-    // SAFETY: as above.
-    unsafe { _mm256_set1_epi32(x.cast::<i32>().read_unaligned()) }
 }
 
 crate::kernels::tier!(

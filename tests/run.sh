@@ -71,7 +71,7 @@ tests/sanitizers.sh
 
 step "kernels and forward pass on AArch64, emulated"
 wait "$compilation" || { cat "$logs/compilation"; exit 1; }
-aarch64_tests
+aarch64_tests -- --skip the_same_bits_in_every_tier # a part of the test with any threads and chunks
 
 step "kernels and forward pass on AVX-512, emulated"
 wait "$avx512" || { cat "$logs/avx512"; exit 1; }

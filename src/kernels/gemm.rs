@@ -22,6 +22,8 @@ const UNROLLED_BLOCKS: usize = 4;
 /// # Safety
 /// As [`Lanes`].
 pub trait Quad: Copy {
+    /// The tier's lanes.
+    type Lanes: Lanes;
     /// Eight activations of a token, as the products need them.
     type Token: Copy;
     /// Quads that the registers hold at once for each of [`TILE_TOKENS`] tokens: 1 or 4.
@@ -38,12 +40,11 @@ pub trait Quad: Copy {
     unsafe fn add<const T: usize>(sums: &mut [Self; T], w: *const f32, x: [Self::Token; T]);
     /// Each row's sum of eight, as [`Lanes::sum`].
     unsafe fn sums(self) -> [f32; TILE_ROWS];
-    /// As [`Lanes::prefetch`].
-    unsafe fn prefetch(p: *const u8);
 }
 
 /// A register for each row.
 impl<L: Lanes> Quad for [L; TILE_ROWS] {
+    type Lanes = L;
     type Token = L;
     const TOGETHER: usize = 1;
     #[inline(always)]
@@ -85,11 +86,6 @@ impl<L: Lanes> Quad for [L; TILE_ROWS] {
         // SAFETY: as above.
         unsafe { L::sum4(self) }
     }
-    #[inline(always)]
-    unsafe fn prefetch(p: *const u8) {
-        // SAFETY: as above.
-        unsafe { L::prefetch(p) }
-    }
 }
 
 /// Memory to be brought near, a `part` with each quad of rows: pieces of `length` bytes, one every `stride`.
@@ -117,9 +113,8 @@ pub struct Pass {
     lanes: *mut f32,
     first: bool,
     last: bool,
-    /// `out[t · stride + TILE_ROWS · q + r]` receives the sums of the last block.
+    /// `out[t · GROUP_ROWS + TILE_ROWS · q + r]` receives the sums of the last block.
     out: *mut f32,
-    stride: usize,
     ahead: Ahead,
 }
 
@@ -187,7 +182,7 @@ unsafe fn tile<K: Quad, const T: usize, const Q: usize>(pass: &Pass, q: usize) {
         }
         for b in (0..whole).step_by(UNROLLED_BLOCKS) {
             for near in &mut near {
-                K::prefetch(*near);
+                K::Lanes::prefetch(*near);
                 *near = near.wrapping_add(step);
             }
             for b in b..b + UNROLLED_BLOCKS {
@@ -199,7 +194,7 @@ unsafe fn tile<K: Quad, const T: usize, const Q: usize>(pass: &Pass, q: usize) {
         }
         for (i, sums) in sums.as_flattened().iter().enumerate() {
             if pass.last {
-                let out = pass.out.add(i % T * pass.stride + (q + i / T) * TILE_ROWS);
+                let out = pass.out.add(i % T * GROUP_ROWS + (q + i / T) * TILE_ROWS);
                 out.cast::<[f32; TILE_ROWS]>().write(sums.sums());
             } else {
                 sums.store(lanes.add(i * TILE_ROWS * LANES));
@@ -390,7 +385,6 @@ impl Kernels {
                         first: block.start == 0,
                         last: block.end == k,
                         out: out[tokens.start * GROUP_ROWS + pack * together * TILE_ROWS..].as_mut_ptr(),
-                        stride: GROUP_ROWS,
                         ahead,
                     };
                     // SAFETY: the quads' weights and these tokens have `blocks` blocks; if lanes are kept, there are those of each

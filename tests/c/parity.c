@@ -1,6 +1,6 @@
 /* Gives a test the library's results through the ABI, bit by bit.
  *
- *     parity MODEL [--threads N] [--isa auto|scalar|avx2|avx512] [--chunk N] [--kv f32|f16]
+ *     parity MODEL [--threads N] [--isa auto|scalar] [--chunk N] [--kv f32|f16]
  *                  [--weights as-is|int8|int4]
  *
  * Requests come on stdin, one a line; each runs in a session of its own:
@@ -117,10 +117,7 @@ static void set_option(rie_options *options, const char *name, const char *value
                                                              : RIE_WEIGHTS_AS_IS;
         NEED(rie_options_set_int(options, RIE_OPT_WEIGHTS, weights, error), error);
     } else if (strcmp(name, "--isa") == 0) {
-        const int32_t isa = strcmp(value, "scalar") == 0   ? RIE_ISA_SCALAR
-                            : strcmp(value, "avx2") == 0   ? RIE_ISA_AVX2
-                            : strcmp(value, "avx512") == 0 ? RIE_ISA_AVX512
-                                                           : RIE_ISA_AUTO;
+        const int32_t isa = strcmp(value, "scalar") == 0 ? RIE_ISA_SCALAR : RIE_ISA_AUTO;
         NEED(rie_options_set_int(options, RIE_OPT_ISA, isa, error), error);
     } else {
         printf("unknown option %s\n", name);

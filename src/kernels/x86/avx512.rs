@@ -15,6 +15,7 @@ pub struct Pairs(__m512, __m512);
 // intrinsics used have no other precondition, and all loads and stores are the unaligned ones.
 #[allow(clippy::undocumented_unsafe_blocks)] // one argument for all, above
 impl Quad for Pairs {
+    type Lanes = Avx2;
     type Token = __m512;
     const TOGETHER: usize = 4;
     #[inline(always)]
@@ -56,10 +57,6 @@ impl Quad for Pairs {
                 Avx2(_mm512_extractf32x8_ps::<1>(self.1)),
             ])
         }
-    }
-    #[inline(always)]
-    unsafe fn prefetch(p: *const u8) {
-        unsafe { <Avx2 as Lanes>::prefetch(p) }
     }
 }
 

@@ -168,8 +168,10 @@ unsafe fn tile<K: Quad, const T: usize, const Q: usize>(pass: &Pass, q: usize) {
         let lanes = pass.lanes.wrapping_add(q * T * TILE_ROWS * LANES); // which may not be there, if they are not kept
         let mut sums = [[K::zero(); T]; Q];
         if !pass.first {
-            for (i, sums) in sums.as_flattened_mut().iter_mut().enumerate() {
-                *sums = K::load(lanes.add(i * TILE_ROWS * LANES));
+            for i in 0..Q {
+                for t in 0..T {
+                    sums[i][t] = K::load(lanes.add((i * T + t) * TILE_ROWS * LANES));
+                }
             }
         }
         // Unrolled: where a neighbour shares the core, instructions are what is scarce.
@@ -192,12 +194,19 @@ unsafe fn tile<K: Quad, const T: usize, const Q: usize>(pass: &Pass, q: usize) {
         for b in whole..blocks {
             tile_block(&mut sums, w.add(b * TILE_ROWS * LANES), quad_len, pass.x.add(b * T * LANES));
         }
-        for (i, sums) in sums.as_flattened().iter().enumerate() {
-            if pass.last {
-                let out = pass.out.add(i % T * GROUP_ROWS + (q + i / T) * TILE_ROWS);
-                out.cast::<[f32; TILE_ROWS]>().write(sums.sums());
-            } else {
-                sums.store(lanes.add(i * TILE_ROWS * LANES));
+        // Loops that the compiler unrolls whole, or else the sums would live in memory (tests/symbols.rs looks).
+        if pass.last {
+            for i in 0..Q {
+                for t in 0..T {
+                    let out = pass.out.add(t * GROUP_ROWS + (q + i) * TILE_ROWS);
+                    out.cast::<[f32; TILE_ROWS]>().write(sums[i][t].sums());
+                }
+            }
+        } else {
+            for i in 0..Q {
+                for t in 0..T {
+                    sums[i][t].store(lanes.add((i * T + t) * TILE_ROWS * LANES));
+                }
             }
         }
     }
@@ -338,7 +347,7 @@ impl Kernels {
         let quad_len = longest * TILE_ROWS;
         // Of many tokens one group after another stays in the first-level cache while the packed rows, in the second-level one, pass
         // over it. Few tokens pass over a few quads of rows, packed just before.
-        let together = if n > FEW_FOR_ROWS { QUADS } else { self.quads_together.max(2) };
+        let together = if n > FEW_FOR_ROWS && self.quads_together == 1 { QUADS } else { self.quads_together.max(2) };
         let weights = scratch.weights.grown(together * quad_len);
         // None where one block is the first and the last.
         let kept = if longest < k { n * GROUP_ROWS * LANES } else { 0 };

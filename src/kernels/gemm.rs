@@ -347,7 +347,7 @@ impl Kernels {
         let quad_len = longest * TILE_ROWS;
         // Of many tokens one group after another stays in the first-level cache while the packed rows, in the second-level one, pass
         // over it. Few tokens pass over a few quads of rows, packed just before.
-        let together = if n > FEW_FOR_ROWS && self.quads_together == 1 { QUADS } else { self.quads_together.max(2) };
+        let together = if n > FEW_FOR_ROWS { QUADS } else { self.quads_together.max(2) };
         let weights = scratch.weights.grown(together * quad_len);
         // None where one block is the first and the last.
         let kept = if longest < k { n * GROUP_ROWS * LANES } else { 0 };

@@ -13,7 +13,7 @@
 #include <immintrin.h>
 #endif
 
-enum { STREAMS = 4, LINE = 64, ACCUMULATORS = 12, MAX_THREADS = 1024 };
+enum { STREAMS = 4, LINE = 64, MAX_THREADS = 1024 };
 
 static const double seconds_each = 0.1;
 static const size_t buffer_bytes = (size_t)256 << 20; /* many times any cache that matters here */
@@ -60,25 +60,30 @@ static double read_plain(const struct job *job) {
     READ_STREAMS;
 }
 
-WIDE static double multiply_add_wide(const struct job *job) {
-    const __m256 a = _mm256_set1_ps(0.5f), b = _mm256_set1_ps((float)job->length);
-    __m256 c[ACCUMULATORS];
-    for (int i = 0; i < ACCUMULATORS; i++) {
-        c[i] = _mm256_set1_ps((float)i);
-    }
-    const int rounds = 100000;
-    for (int r = 0; r < rounds; r++) {
-        /* Written out, so that every compiler keeps the twelve in registers. */
-        c[0] = _mm256_fmadd_ps(c[0], a, b), c[1] = _mm256_fmadd_ps(c[1], a, b), c[2] = _mm256_fmadd_ps(c[2], a, b);
-        c[3] = _mm256_fmadd_ps(c[3], a, b), c[4] = _mm256_fmadd_ps(c[4], a, b), c[5] = _mm256_fmadd_ps(c[5], a, b);
-        c[6] = _mm256_fmadd_ps(c[6], a, b), c[7] = _mm256_fmadd_ps(c[7], a, b), c[8] = _mm256_fmadd_ps(c[8], a, b);
-        c[9] = _mm256_fmadd_ps(c[9], a, b), c[10] = _mm256_fmadd_ps(c[10], a, b), c[11] = _mm256_fmadd_ps(c[11], a, b);
-    }
-    __m256 sum = c[0];
-    for (int i = 1; i < ACCUMULATORS; i++) {
-        sum = _mm256_add_ps(sum, c[i]);
-    }
-    return 2.0 * 8 * ACCUMULATORS * rounds + (_mm256_cvtss_f32(sum) == 1 ? 1 : 0);
+/* Multiply-adds of registers of BITS. Written out, so that every compiler keeps the twelve in registers. */
+#define MULTIPLY_ADD(BITS)                                                                               \
+    typedef __m##BITS vector;                                                                            \
+    const vector a = _mm##BITS##_set1_ps(0.5f), b = _mm##BITS##_set1_ps((float)job->length);             \
+    vector c0 = b, c1 = b + 1, c2 = b + 2, c3 = b + 3, c4 = b + 4, c5 = b + 5;                           \
+    vector c6 = b + 6, c7 = b + 7, c8 = b + 8, c9 = b + 9, c10 = b + 10, c11 = b + 11;                   \
+    const int rounds = 100000;                                                                           \
+    for (int r = 0; r < rounds; r++) {                                                                   \
+        c0 = _mm##BITS##_fmadd_ps(c0, a, b), c1 = _mm##BITS##_fmadd_ps(c1, a, b);                        \
+        c2 = _mm##BITS##_fmadd_ps(c2, a, b), c3 = _mm##BITS##_fmadd_ps(c3, a, b);                        \
+        c4 = _mm##BITS##_fmadd_ps(c4, a, b), c5 = _mm##BITS##_fmadd_ps(c5, a, b);                        \
+        c6 = _mm##BITS##_fmadd_ps(c6, a, b), c7 = _mm##BITS##_fmadd_ps(c7, a, b);                        \
+        c8 = _mm##BITS##_fmadd_ps(c8, a, b), c9 = _mm##BITS##_fmadd_ps(c9, a, b);                        \
+        c10 = _mm##BITS##_fmadd_ps(c10, a, b), c11 = _mm##BITS##_fmadd_ps(c11, a, b);                    \
+    }                                                                                                    \
+    const vector sum = c0 + c1 + c2 + c3 + c4 + c5 + c6 + c7 + c8 + c9 + c10 + c11;                      \
+    return 2.0 * (sizeof sum / sizeof(float)) * 12 * rounds + (sum[0] == 1 ? 1 : 0)
+
+__attribute__((target("avx512f"))) static double multiply_add_512(const struct job *job) {
+    MULTIPLY_ADD(512);
+}
+
+WIDE static double multiply_add_256(const struct job *job) {
+    MULTIPLY_ADD(256);
 }
 #endif
 
@@ -145,7 +150,11 @@ struct limits measure_limits(int threads) {
 #if defined(__x86_64__)
     const int wide = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     limits.read_gb_s = rate(threads, buffer, wide ? read_wide : read_plain) * 1e-9;
-    limits.fma_gflop_s = rate(threads, buffer, wide ? multiply_add_wide : multiply_add_plain) * 1e-9;
+    double (*multiply_add)(const struct job *) = wide ? multiply_add_256 : multiply_add_plain;
+    if (__builtin_cpu_supports("avx512f")) {
+        multiply_add = multiply_add_512;
+    }
+    limits.fma_gflop_s = rate(threads, buffer, multiply_add) * 1e-9;
 #else
     limits.read_gb_s = rate(threads, buffer, read_wide) * 1e-9;
     limits.fma_gflop_s = rate(threads, buffer, multiply_add_plain) * 1e-9;

@@ -4,7 +4,7 @@
 
 struct limits {
     double read_gb_s;    /* 10^9 bytes per second read from memory, four sequential streams per thread */
-    double fma_gflop_s;  /* 10^9 float32 operations per second from registers of 256 bits at most; a multiply-add is two */
+    double fma_gflop_s;  /* 10^9 float32 operations per second from the widest registers; a multiply-add is two */
 };
 
 /* Measures for about a tenth of a second each with `threads` threads (1 to 1024). Takes 256 MiB while it runs, and

@@ -1,4 +1,4 @@
-//! Attention over one tile of the KV cache, written once over [`Lanes`].
+//! Attention over one tile of the KV cache, written once over [`Vector`].
 //!
 //! A tile holds [`TILE_KEYS`] consecutive positions, aligned to absolute positions. Keys lie transposed,
 //! `[head_dim][TILE_KEYS]`, so that eight lanes are eight keys and a score needs no reduction; values lie
@@ -14,7 +14,7 @@
 
 use super::TILE_KEYS;
 use super::float::soft_cap;
-use super::lanes::{Element, LANES, Lanes, exp, in_groups};
+use super::lanes::{Element, LANES, Lanes, Vector, exp, in_groups};
 use std::mem::MaybeUninit;
 
 /// Where one row's state lies: `padded` f32 of `o`, then m, then l.
@@ -59,7 +59,7 @@ pub struct Visible {
 /// # Safety
 /// The arrays have these sizes; every `visible[r]` has `from` ≤ `to` ≤ TILE_KEYS.
 #[inline(always)]
-pub unsafe fn attend<L: Lanes, E: Element>(
+pub unsafe fn attend<V: Vector, E: Element>(
     tile: Tile,
     q: *const f32,
     rows: usize,
@@ -76,27 +76,33 @@ pub unsafe fn attend<L: Lanes, E: Element>(
         for first in (0..rows).step_by(ROWS) {
             let rows = ROWS.min(rows - first);
             let (q, visible, state) = (q.add(first * tile.head_dim), visible.add(first), state.add(first * stride));
-            in_groups!(rows, |r, R| {
-                const N: usize = if R == 1 { 8 } else { 4 };
-                score::<L, E, R, N>(tile, q.add(r * tile.head_dim), visible.add(r), p.add(r));
+            in_groups!(rows, V::WIDTH == 16, [6], |r, R| {
+                let (q, visible, p) = (q.add(r * tile.head_dim), visible.add(r), p.add(r));
+                match (V::WIDTH, R) {
+                    (LANES, 1) => score::<V, E, R, 8>(tile, q, visible, p),
+                    (16, 6) => score::<V, E, R, 2>(tile, q, visible, p),
+                    _ => score::<V, E, R, 4>(tile, q, visible, p),
+                }
             });
             let mut factors = [(0.0, 0.0); ROWS];
             for r in 0..rows {
                 let seen = *visible.add(r);
                 if seen.from < seen.to {
-                    let (m, l) = softmax::<L>(&mut *p.add(r), seen, tile.cap);
-                    factors[r] = merge_totals::<L>(state.add(r * stride + tile.padded), m, l);
+                    let (m, l) = softmax::<V>(&mut *p.add(r), seen, tile.cap);
+                    factors[r] = merge_totals::<V::Eight>(state.add(r * stride + tile.padded), m, l);
                 }
             }
-            in_groups!(rows, |r, R| {
-                let (p, visible, factors) = (p.add(r), visible.add(r), &factors[r..r + R]);
+            in_groups!(rows, V::WIDTH == 16, [6], |r, R| {
+                const N: usize = if R == 6 { 2 } else { 4 };
+                let (p, visible, factors, state) =
+                    (p.add(r), visible.add(r), &factors[r..r + R], state.add(r * stride));
                 let mut d = 0;
-                while d + 4 * LANES <= tile.padded {
-                    weigh::<L, E, R, 4>(tile, p, visible, factors, d, state.add(r * stride));
-                    d += 4 * LANES;
+                while d + N * V::WIDTH <= tile.padded {
+                    weigh::<V, E, R, N>(tile, p, visible, factors, d, state);
+                    d += N * V::WIDTH;
                 }
                 while d < tile.padded {
-                    weigh::<L, E, R, 1>(tile, p, visible, factors, d, state.add(r * stride));
+                    weigh::<V::Eight, E, R, 1>(tile, p, visible, factors, d, state);
                     d += LANES;
                 }
             });
@@ -109,7 +115,7 @@ pub unsafe fn attend<L: Lanes, E: Element>(
 /// # Safety
 /// As [`attend`]; `p` has `R` rows.
 #[inline(always)]
-unsafe fn score<L: Lanes, E: Element, const R: usize, const N: usize>(
+unsafe fn score<V: Vector, E: Element, const R: usize, const N: usize>(
     tile: Tile,
     q: *const f32,
     visible: *const Visible,
@@ -120,17 +126,17 @@ unsafe fn score<L: Lanes, E: Element, const R: usize, const N: usize>(
     unsafe {
         let least = (0..R).map(|r| (*visible.add(r)).from).min().unwrap_or(0);
         let most = (0..R).map(|r| (*visible.add(r)).to).max().unwrap_or(0);
-        for first in (least / (N * LANES) * (N * LANES)..most).step_by(N * LANES) {
-            let mut acc = [[L::splat(0.0); N]; R];
+        for first in (least / (N * V::WIDTH) * (N * V::WIDTH)..most).step_by(N * V::WIDTH) {
+            let mut acc = [[V::splat(0.0); N]; R];
             for d in 0..tile.head_dim {
-                L::prefetch(tile.next.0.wrapping_add((d * TILE_KEYS + first) * size));
+                V::prefetch(tile.next.0.wrapping_add((d * TILE_KEYS + first) * size));
                 // The rows' elements first: with them and one vector of keys, twelve sums fill sixteen registers.
-                let mut queries = [L::splat(0.0); R];
+                let mut queries = [V::splat(0.0); R];
                 for r in 0..R {
-                    queries[r] = L::splat(*q.add(r * tile.head_dim + d));
+                    queries[r] = V::splat(*q.add(r * tile.head_dim + d));
                 }
                 for n in 0..N {
-                    let k = E::load::<L>(tile.k.add((d * TILE_KEYS + first + n * LANES) * size));
+                    let k = E::load::<V>(tile.k.add((d * TILE_KEYS + first + n * V::WIDTH) * size));
                     for r in 0..R {
                         acc[r][n] = k.fma(queries[r], acc[r][n]);
                     }
@@ -138,7 +144,7 @@ unsafe fn score<L: Lanes, E: Element, const R: usize, const N: usize>(
             }
             for (r, acc) in acc.into_iter().enumerate() {
                 for (n, s) in acc.into_iter().enumerate() {
-                    s.mul(L::splat(tile.scale)).store(p.add(r).cast::<f32>().add(first + n * LANES));
+                    s.mul(V::splat(tile.scale)).store(p.add(r).cast::<f32>().add(first + n * V::WIDTH));
                 }
             }
         }
@@ -148,9 +154,9 @@ unsafe fn score<L: Lanes, E: Element, const R: usize, const N: usize>(
 /// Turns the `seen` scores, at least one, into exp(s − m) after the soft `cap`, and the others into 0; returns (m, l).
 ///
 /// # Safety
-/// As [`Lanes`].
+/// As [`Vector`].
 #[inline(always)]
-unsafe fn softmax<L: Lanes>(s: &mut Scores, seen: Visible, cap: f32) -> (f32, f32) {
+unsafe fn softmax<V: Vector>(s: &mut Scores, seen: Visible, cap: f32) -> (f32, f32) {
     const BLOCKS: usize = TILE_KEYS / LANES;
     let fill_unseen = |s: &mut Scores, value| {
         s[..seen.from].fill(value);
@@ -160,24 +166,24 @@ unsafe fn softmax<L: Lanes>(s: &mut Scores, seen: Visible, cap: f32) -> (f32, f3
     // SAFETY: block b < BLOCKS lies below TILE_KEYS.
     unsafe {
         if cap > 0.0 {
-            soft_cap::<L>(s.as_mut_ptr(), TILE_KEYS, cap);
+            soft_cap::<V>(s.as_mut_ptr(), TILE_KEYS, cap);
             fill_unseen(s, f32::NEG_INFINITY);
         }
         let p = s.as_mut_ptr();
         // Plain loops: the closure of a fold would not be compiled with the tier's CPU features.
-        let mut m = L::splat(f32::NEG_INFINITY);
+        let mut m = V::Eight::splat(f32::NEG_INFINITY);
         for b in 0..BLOCKS {
-            m = m.max(L::load(p.add(b * LANES)));
+            m = m.max(V::Eight::load(p.add(b * LANES)));
         }
         let m = m.highest();
-        for b in 0..BLOCKS {
-            exp(L::load(p.add(b * LANES)).sub(L::splat(m))).store(p.add(b * LANES));
+        for at in (0..TILE_KEYS).step_by(V::WIDTH) {
+            exp(V::load(p.add(at)).sub(V::splat(m))).store(p.add(at));
         }
         fill_unseen(s, 0.0);
         let p = s.as_ptr();
-        let mut l = L::splat(0.0);
+        let mut l = V::Eight::splat(0.0);
         for b in 0..BLOCKS {
-            l = l.add(L::load(p.add(b * LANES)));
+            l = l.add(V::Eight::load(p.add(b * LANES)));
         }
         (m, l.sum())
     }
@@ -200,24 +206,24 @@ unsafe fn merge_totals<L: Lanes>(total: *mut f32, tile_m: f32, tile_l: f32) -> (
     }
 }
 
-/// Merges eight of a tile's o into the state's.
+/// Merges some lanes of a tile's o into the state's.
 ///
 /// # Safety
-/// `state` has eight f32.
+/// `state` has as many f32.
 #[inline(always)]
-unsafe fn merge_lanes<L: Lanes>(state: *mut f32, o: L, (a, b): (L, L)) {
-    // SAFETY: the eight f32. Adding 0 turns −0 into +0, which merging into the empty state first does as well.
-    unsafe { o.add(L::splat(0.0)).fma(b, L::load(state).mul(a)).store(state) }
+unsafe fn merge_lanes<V: Vector>(state: *mut f32, o: V, (a, b): (V, V)) {
+    // SAFETY: these f32. Adding 0 turns −0 into +0, which merging into the empty state first does as well.
+    unsafe { o.add(V::splat(0.0)).fma(b, V::load(state).mul(a)).store(state) }
 }
 
-/// Eight elements of the value of key `j`, the `n`th.
+/// The `n`th lanes of the value of key `j`.
 ///
 /// # Safety
 /// `values` has them, rows of `padded`.
 #[inline(always)]
-unsafe fn value<L: Lanes, E: Element>(values: *const u8, padded: usize, j: usize, n: usize) -> L {
+unsafe fn value<V: Vector, E: Element>(values: *const u8, padded: usize, j: usize, n: usize) -> V {
     // SAFETY: as this function.
-    unsafe { E::load(values.add((j * padded + n * LANES) * E::DTYPE.size())) }
+    unsafe { E::load(values.add((j * padded + n * V::WIDTH) * E::DTYPE.size())) }
 }
 
 /// Row `r`'s weight of key `j`.
@@ -225,17 +231,17 @@ unsafe fn value<L: Lanes, E: Element>(values: *const u8, padded: usize, j: usize
 /// # Safety
 /// `p` has the row.
 #[inline(always)]
-unsafe fn weight<L: Lanes>(p: *const Scores, r: usize, j: usize) -> L {
+unsafe fn weight<V: Vector>(p: *const Scores, r: usize, j: usize) -> V {
     // SAFETY: as this function; j < TILE_KEYS.
-    unsafe { L::splat(*p.add(r).cast::<f32>().add(j)) }
+    unsafe { V::splat(*p.add(r).cast::<f32>().add(j)) }
 }
 
-/// The values weighed by `p`, elements `d..d + 8·N` of `R` rows, merged into the states.
+/// The values weighed by `p`, elements `d..d + N·lanes` of `R` rows, merged into the states.
 ///
 /// # Safety
-/// As [`attend`]; `p` and `factors` have `R` rows, and `d + 8·N ≤ padded`.
+/// As [`attend`]; `p` and `factors` have `R` rows, and `d + N·lanes ≤ padded`.
 #[inline(always)]
-unsafe fn weigh<L: Lanes, E: Element, const R: usize, const N: usize>(
+unsafe fn weigh<V: Vector, E: Element, const R: usize, const N: usize>(
     tile: Tile,
     p: *const Scores,
     visible: *const Visible,
@@ -244,29 +250,29 @@ unsafe fn weigh<L: Lanes, E: Element, const R: usize, const N: usize>(
     state: *mut f32,
 ) {
     let size = E::DTYPE.size();
-    // SAFETY: j < seen ≤ TILE_KEYS and d + 8·N ≤ padded.
+    // SAFETY: j < seen ≤ TILE_KEYS and d + N·lanes ≤ padded.
     unsafe {
         let values = tile.v.add(d * size);
         let seen: [Visible; R] = std::array::from_fn(|r| *visible.add(r));
-        let mut acc = [[L::splat(0.0); N]; R];
+        let mut acc = [[V::splat(0.0); N]; R];
         // The keys that all rows see share their loads; a row never touches a key it does not see (it may be NaN).
         let from = seen.iter().map(|seen| seen.from).max().unwrap_or(0);
         let to = seen.iter().map(|seen| seen.to).min().unwrap_or(0).max(from);
         for r in 0..R {
             for j in seen[r].from..from.min(seen[r].to) {
                 for n in 0..N {
-                    acc[r][n] = value::<L, E>(values, tile.padded, j, n).fma(weight(p, r, j), acc[r][n]);
+                    acc[r][n] = value::<V, E>(values, tile.padded, j, n).fma(weight(p, r, j), acc[r][n]);
                 }
             }
         }
         for j in from..to {
-            L::prefetch(tile.next.1.wrapping_add((j * tile.padded + d) * size));
-            let mut weights = [L::splat(0.0); R];
+            V::prefetch(tile.next.1.wrapping_add((j * tile.padded + d) * size));
+            let mut weights = [V::splat(0.0); R];
             for r in 0..R {
                 weights[r] = weight(p, r, j);
             }
             for n in 0..N {
-                let v = value::<L, E>(values, tile.padded, j, n);
+                let v = value::<V, E>(values, tile.padded, j, n);
                 for r in 0..R {
                     acc[r][n] = v.fma(weights[r], acc[r][n]);
                 }
@@ -275,13 +281,13 @@ unsafe fn weigh<L: Lanes, E: Element, const R: usize, const N: usize>(
         for r in 0..R {
             for j in to..seen[r].to {
                 for n in 0..N {
-                    acc[r][n] = value::<L, E>(values, tile.padded, j, n).fma(weight(p, r, j), acc[r][n]);
+                    acc[r][n] = value::<V, E>(values, tile.padded, j, n).fma(weight(p, r, j), acc[r][n]);
                 }
             }
             if seen[r].from < seen[r].to {
-                let factors = (L::splat(factors[r].0), L::splat(factors[r].1));
+                let factors = (V::splat(factors[r].0), V::splat(factors[r].1));
                 for n in 0..N {
-                    merge_lanes(state.add(r * (tile.padded + STATE_EXTRA) + d + n * LANES), acc[r][n], factors);
+                    merge_lanes(state.add(r * (tile.padded + STATE_EXTRA) + d + n * V::WIDTH), acc[r][n], factors);
                 }
             }
         }

@@ -1,10 +1,10 @@
-//! Matrix and row kernels on f32 activations and weights of any element type, written once over [`Lanes`].
+//! Matrix and row kernels on f32 activations and weights of any element type, written once over [`Lanes`] and [`Vector`].
 //!
 //! Every dot product keeps eight partial sums, lane j taking the elements k ≡ j (mod 8) in ascending order by fused
 //! multiply-add from 0; a tail is padded with zeros; the lanes are added as [`Lanes::sum`] says. So the result does
 //! not depend on the tile, the block of k or the number of rows.
 
-use super::lanes::{Element, F32, LANES, Lanes, exp, in_groups, tanh};
+use super::lanes::{Element, F32, LANES, Lanes, MOST_LANES, Vector, exp, in_groups, tanh};
 
 /// How far ahead of the current position weights are prefetched, in bytes.
 const PREFETCH: usize = 512;
@@ -30,7 +30,7 @@ pub unsafe fn gemv<L: Lanes, E: Element>(
     unsafe {
         for row in 0..rows {
             let w = w.map(|p| p.add(row * k * E::DTYPE.size()));
-            in_groups!(n, |t, T| {
+            in_groups!(n, false, [], |t, T| {
                 let (x, out) = (x.add(t * k), out.map(|p| p.add(t * stride + row)));
                 dot4::<L, E, T>(w, k, x, out, stride, t == 0);
             });
@@ -101,19 +101,19 @@ unsafe fn dot4<L: Lanes, E: Element, const T: usize>(
 /// Asks for the `len` bytes at `p`.
 ///
 /// # Safety
-/// As [`Lanes`].
+/// As [`Vector`].
 #[inline(always)]
-pub unsafe fn prefetch<L: Lanes>(p: *const u8, len: usize) {
+pub unsafe fn prefetch<V: Vector>(p: *const u8, len: usize) {
     for at in (0..len).step_by(CACHE_LINE) {
         // SAFETY: any address will do.
-        unsafe { L::prefetch(p.wrapping_add(at)) }
+        unsafe { V::prefetch(p.wrapping_add(at)) }
     }
 }
 
-/// Offset and count of each lane block of `n` elements; less than eight only in the last.
+/// Offset and count of each block of lanes of `n` elements; less than all lanes only in the last.
 #[inline(always)]
-pub fn blocks(n: usize) -> impl Iterator<Item = (usize, usize)> {
-    (0..n).step_by(LANES).map(move |i| (i, LANES.min(n - i)))
+pub fn blocks<V: Vector>(n: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..n).step_by(V::WIDTH).map(move |i| (i, V::WIDTH.min(n - i)))
 }
 
 /// `count` f32 from `p` on, the other lanes zero.
@@ -121,29 +121,29 @@ pub fn blocks(n: usize) -> impl Iterator<Item = (usize, usize)> {
 /// # Safety
 /// `p` has `count` f32.
 #[inline(always)]
-pub unsafe fn load_some<L: Lanes>(p: *const f32, count: usize) -> L {
+pub unsafe fn load_some<V: Vector>(p: *const f32, count: usize) -> V {
     // SAFETY: as this function.
-    unsafe { load_elements::<L, F32>(p.cast(), count) }
+    unsafe { load_elements::<V, F32>(p.cast(), count) }
 }
 
 /// # Safety
-/// `p` has `count` ≤ 8 elements of `E`.
+/// `p` has `count` elements of `E`, at most as many as there are lanes.
 #[inline(always)]
-unsafe fn load_elements<L: Lanes, E: Element>(p: *const u8, count: usize) -> L {
+unsafe fn load_elements<V: Vector, E: Element>(p: *const u8, count: usize) -> V {
     // SAFETY: as this function.
-    unsafe { if count == LANES { E::load(p) } else { E::load_tail(p, count) } }
+    unsafe { if count == V::WIDTH { E::load(p) } else { E::load_tail(p, count) } }
 }
 
 /// # Safety
 /// `p` has room for `count` f32.
 #[inline(always)]
-unsafe fn store_some<L: Lanes>(v: L, p: *mut f32, count: usize) {
-    // SAFETY: as this function; the buffer has eight f32.
+unsafe fn store_some<V: Vector>(v: V, p: *mut f32, count: usize) {
+    // SAFETY: as this function; the buffer holds all lanes.
     unsafe {
-        if count == LANES {
+        if count == V::WIDTH {
             return v.store(p);
         }
-        let mut buffer = [0.0f32; LANES];
+        let mut buffer = [0.0f32; MOST_LANES];
         v.store(buffer.as_mut_ptr());
         std::ptr::copy_nonoverlapping(buffer.as_ptr(), p, count);
     }
@@ -158,12 +158,12 @@ pub unsafe fn rms_norm<L: Lanes>(x: *const f32, weight: *const f32, n: usize, ep
     // SAFETY: `blocks` stays below n.
     unsafe {
         let mut acc = L::splat(0.0);
-        for (i, count) in blocks(n) {
+        for (i, count) in blocks::<L>(n) {
             let v = load_some::<L>(x.add(i), count);
             acc = v.fma(v, acc);
         }
         let scale = L::splat(1.0 / (acc.sum() / n as f32 + eps).sqrt());
-        for (i, count) in blocks(n) {
+        for (i, count) in blocks::<L>(n) {
             let v = load_some::<L>(x.add(i), count).mul(scale);
             store_some(load_some::<L>(weight.add(i), count).mul(v), out.add(i), count);
         }
@@ -175,11 +175,11 @@ pub unsafe fn rms_norm<L: Lanes>(x: *const f32, weight: *const f32, n: usize, ep
 /// # Safety
 /// `gate`, `up` and `out` have `n` f32.
 #[inline(always)]
-pub unsafe fn swiglu<L: Lanes>(gate: *const f32, up: *const f32, n: usize, out: *mut f32) {
+pub unsafe fn swiglu<V: Vector>(gate: *const f32, up: *const f32, n: usize, out: *mut f32) {
     // SAFETY: `blocks` stays below n.
     unsafe {
-        for (i, count) in blocks(n) {
-            let g = load_some::<L>(gate.add(i), count);
+        for (i, count) in blocks::<V>(n) {
+            let g = load_some::<V>(gate.add(i), count);
             store_some(sigmoid_times(g, g).mul(load_some(up.add(i), count)), out.add(i), count);
         }
     }
@@ -191,14 +191,14 @@ pub unsafe fn swiglu<L: Lanes>(gate: *const f32, up: *const f32, n: usize, out: 
 /// # Safety
 /// `gate`, `up` and `out` have `n` f32.
 #[inline(always)]
-pub unsafe fn geglu<L: Lanes>(gate: *const f32, up: *const f32, n: usize, out: *mut f32) {
+pub unsafe fn geglu<V: Vector>(gate: *const f32, up: *const f32, n: usize, out: *mut f32) {
     const TWICE_ROOT: f32 = 1.595_769; // 2 · √(2/π)
     // SAFETY: `blocks` stays below n.
     unsafe {
-        for (i, count) in blocks(n) {
-            let g = load_some::<L>(gate.add(i), count);
-            let cubic = g.mul(g).mul(g).fma(L::splat(0.044_715), g);
-            let gelu = sigmoid_times(cubic.mul(L::splat(TWICE_ROOT)), g);
+        for (i, count) in blocks::<V>(n) {
+            let g = load_some::<V>(gate.add(i), count);
+            let cubic = g.mul(g).mul(g).fma(V::splat(0.044_715), g);
+            let gelu = sigmoid_times(cubic.mul(V::splat(TWICE_ROOT)), g);
             store_some(gelu.mul(load_some(up.add(i), count)), out.add(i), count);
         }
     }
@@ -207,11 +207,11 @@ pub unsafe fn geglu<L: Lanes>(gate: *const f32, up: *const f32, n: usize, out: *
 /// y / (1 + e⁻ˣ).
 ///
 /// # Safety
-/// As [`Lanes`].
+/// As [`Vector`].
 #[inline(always)]
-unsafe fn sigmoid_times<L: Lanes>(x: L, y: L) -> L {
+unsafe fn sigmoid_times<V: Vector>(x: V, y: V) -> V {
     // SAFETY: as this function.
-    unsafe { y.div(exp(L::splat(0.0).sub(x)).add(L::splat(1.0))) }
+    unsafe { y.div(exp(V::splat(0.0).sub(x)).add(V::splat(1.0))) }
 }
 
 /// `x = cap · tanh(x / cap)`.
@@ -219,12 +219,12 @@ unsafe fn sigmoid_times<L: Lanes>(x: L, y: L) -> L {
 /// # Safety
 /// `x` has `n` f32.
 #[inline(always)]
-pub unsafe fn soft_cap<L: Lanes>(x: *mut f32, n: usize, cap: f32) {
+pub unsafe fn soft_cap<V: Vector>(x: *mut f32, n: usize, cap: f32) {
     // SAFETY: `blocks` stays below n.
     unsafe {
-        for (i, count) in blocks(n) {
-            let v = load_some::<L>(x.add(i), count);
-            store_some(tanh(v.div(L::splat(cap))).mul(L::splat(cap)), x.add(i), count);
+        for (i, count) in blocks::<V>(n) {
+            let v = load_some::<V>(x.add(i), count);
+            store_some(tanh(v.div(V::splat(cap))).mul(V::splat(cap)), x.add(i), count);
         }
     }
 }
@@ -234,11 +234,11 @@ pub unsafe fn soft_cap<L: Lanes>(x: *mut f32, n: usize, cap: f32) {
 /// # Safety
 /// `x` has `n` f32.
 #[inline(always)]
-pub unsafe fn exp_minus<L: Lanes>(x: *mut f32, n: usize, m: f32) {
+pub unsafe fn exp_minus<V: Vector>(x: *mut f32, n: usize, m: f32) {
     // SAFETY: `blocks` stays below n.
     unsafe {
-        for (i, count) in blocks(n) {
-            store_some(exp(load_some::<L>(x.add(i), count).sub(L::splat(m))), x.add(i), count);
+        for (i, count) in blocks::<V>(n) {
+            store_some(exp(load_some::<V>(x.add(i), count).sub(V::splat(m))), x.add(i), count);
         }
     }
 }
@@ -248,12 +248,12 @@ pub unsafe fn exp_minus<L: Lanes>(x: *mut f32, n: usize, m: f32) {
 /// # Safety
 /// `src` has `n` elements, `dst` room for `n` f32.
 #[inline(always)]
-pub unsafe fn widen<L: Lanes, E: Element>(src: *const u8, n: usize, dst: *mut f32) {
+pub unsafe fn widen<V: Vector, E: Element>(src: *const u8, n: usize, dst: *mut f32) {
     // SAFETY: `blocks` stays below n.
     unsafe {
-        for (i, count) in blocks(n) {
+        for (i, count) in blocks::<V>(n) {
             let p = src.add(i * E::DTYPE.size());
-            let v = load_elements::<L, E>(p, count);
+            let v = load_elements::<V, E>(p, count);
             store_some(v, dst.add(i), count);
         }
     }
@@ -264,16 +264,16 @@ pub unsafe fn widen<L: Lanes, E: Element>(src: *const u8, n: usize, dst: *mut f3
 /// # Safety
 /// `src` has `n` f32, `dst` room for `n` F16.
 #[inline(always)]
-pub unsafe fn narrow_f16<L: Lanes>(src: *const f32, n: usize, dst: *mut u8) {
-    // SAFETY: `blocks` stays below n; the buffer has eight F16.
+pub unsafe fn narrow_f16<V: Vector>(src: *const f32, n: usize, dst: *mut u8) {
+    // SAFETY: `blocks` stays below n; the buffer holds all lanes.
     unsafe {
-        for (i, count) in blocks(n) {
-            let v = load_some::<L>(src.add(i), count);
-            if count == LANES {
+        for (i, count) in blocks::<V>(n) {
+            let v = load_some::<V>(src.add(i), count);
+            if count == V::WIDTH {
                 v.store_f16(dst.add(2 * i));
                 continue;
             }
-            let mut buffer = [0u8; 2 * LANES];
+            let mut buffer = [0u8; 2 * MOST_LANES];
             v.store_f16(buffer.as_mut_ptr());
             std::ptr::copy_nonoverlapping(buffer.as_ptr(), dst.add(2 * i), 2 * count);
         }

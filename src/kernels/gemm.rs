@@ -2,7 +2,7 @@
 //! register tiles. Every dot product is the one that `float.rs` describes, whatever the tile, the block of k or the tier.
 
 use super::Kernels;
-use super::lanes::{Element, LANES, Lanes};
+use super::lanes::{Element, LANES, Lanes, Vector};
 use crate::tensor::{AlignedBuffer, DType};
 use std::ops::Range;
 
@@ -194,7 +194,7 @@ unsafe fn tile<K: Quad, const T: usize, const Q: usize>(pass: &Pass, q: usize) {
         for b in whole..blocks {
             tile_block(&mut sums, w.add(b * TILE_ROWS * LANES), quad_len, pass.x.add(b * T * LANES));
         }
-        // Loops that the compiler unrolls whole, or else the sums would live in memory (tests/symbols.rs looks).
+        // Loops that the compiler unrolls whole, or else the sums would live in memory (tests/run.sh looks).
         if pass.last {
             for i in 0..Q {
                 for t in 0..T {

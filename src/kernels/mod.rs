@@ -78,9 +78,9 @@ impl std::fmt::Debug for Kernels {
 }
 
 /// Defines a tier: the table `$NAME` and the functions behind it, compiled with the given CPU features, on the tier's types of
-/// [`Lanes`](lanes::Lanes), [`Quad`](gemm::Quad) and [`IntLanes`](panels::IntLanes).
+/// [`Vector`](lanes::Vector), [`Quad`](gemm::Quad) and [`IntLanes`](panels::IntLanes).
 macro_rules! tier {
-    ($(#[$doc:meta])* $NAME:ident, $name:literal, ($L:ty, $K:ty, $I:ty), [$($feature:literal),*]) => {
+    ($(#[$doc:meta])* $NAME:ident, $name:literal, ($V:ty, $K:ty, $I:ty), [$($feature:literal),*]) => {
         $(#[$doc])*
         pub static $NAME: $crate::kernels::Kernels = {
             use $crate::kernels::lanes::{BF16, F16, F32};
@@ -107,28 +107,28 @@ macro_rules! tier {
             }
         };
 
-        $crate::kernels::tier!(@fn [$($feature),*] $L, float, gemv<E: $crate::kernels::lanes::Element>(
+        $crate::kernels::tier!(@fn [$($feature),*] <$V as $crate::kernels::lanes::Vector>::Eight, float, gemv<E: $crate::kernels::lanes::Element>(
             w: [*const u8; 4], rows: usize, size: (usize, usize), x: *const f32, out: [*mut f32; 4], stride: usize));
-        $crate::kernels::tier!(@fn [$($feature),*] $L, gemm, pack<E: $crate::kernels::lanes::Element>(
+        $crate::kernels::tier!(@fn [$($feature),*] <$V as $crate::kernels::lanes::Vector>::Eight, gemm, pack<E: $crate::kernels::lanes::Element>(
             src: [*const u8; 4], rows: usize, k: usize, dst: *mut f32));
         $crate::kernels::tier!(@fn [$($feature),*] $K, gemm, gemm(pass: &$crate::kernels::gemm::Pass));
-        $crate::kernels::tier!(@fn [$($feature),*] $L, float, rms_norm(
+        $crate::kernels::tier!(@fn [$($feature),*] <$V as $crate::kernels::lanes::Vector>::Eight, float, rms_norm(
             x: *const f32, weight: *const f32, n: usize, eps: f32, out: *mut f32));
-        $crate::kernels::tier!(@fn [$($feature),*] $L, float, swiglu(
+        $crate::kernels::tier!(@fn [$($feature),*] $V, float, swiglu(
             gate: *const f32, up: *const f32, n: usize, out: *mut f32));
-        $crate::kernels::tier!(@fn [$($feature),*] $L, float, geglu(
+        $crate::kernels::tier!(@fn [$($feature),*] $V, float, geglu(
             gate: *const f32, up: *const f32, n: usize, out: *mut f32));
-        $crate::kernels::tier!(@fn [$($feature),*] $L, float, soft_cap(x: *mut f32, n: usize, cap: f32));
-        $crate::kernels::tier!(@fn [$($feature),*] $L, float, exp_minus(x: *mut f32, n: usize, m: f32));
-        $crate::kernels::tier!(@fn [$($feature),*] $L, float, widen<E: $crate::kernels::lanes::Element>(
+        $crate::kernels::tier!(@fn [$($feature),*] $V, float, soft_cap(x: *mut f32, n: usize, cap: f32));
+        $crate::kernels::tier!(@fn [$($feature),*] $V, float, exp_minus(x: *mut f32, n: usize, m: f32));
+        $crate::kernels::tier!(@fn [$($feature),*] $V, float, widen<E: $crate::kernels::lanes::Element>(
             src: *const u8, n: usize, dst: *mut f32));
-        $crate::kernels::tier!(@fn [$($feature),*] $L, float, narrow_f16(src: *const f32, n: usize, dst: *mut u8));
-        $crate::kernels::tier!(@fn [$($feature),*] $L, attention, attend<E: $crate::kernels::lanes::Element>(
+        $crate::kernels::tier!(@fn [$($feature),*] $V, float, narrow_f16(src: *const f32, n: usize, dst: *mut u8));
+        $crate::kernels::tier!(@fn [$($feature),*] $V, attention, attend<E: $crate::kernels::lanes::Element>(
             tile: $crate::kernels::attention::Tile, q: *const f32, rows: usize,
             visible: *const $crate::kernels::attention::Visible, state: *mut f32));
-        $crate::kernels::tier!(@fn [$($feature),*] $L, attention, merge(
+        $crate::kernels::tier!(@fn [$($feature),*] <$V as $crate::kernels::lanes::Vector>::Eight, attention, merge(
             state: *mut f32, tile: *const f32, padded: usize));
-        $crate::kernels::tier!(@fn [$($feature),*] $L, float, prefetch(p: *const u8, len: usize));
+        $crate::kernels::tier!(@fn [$($feature),*] $V, float, prefetch(p: *const u8, len: usize));
         $crate::kernels::tier!(@fn [$($feature),*] $I, panels, panel_gemv<Q: $crate::kernels::panels::Format>(
             w: [*const u8; 4], panels: usize, x: *const $crate::kernels::CodeGroup, groups: usize, out: [*mut f32; 4]));
         $crate::kernels::tier!(@fn [$($feature),*] $I, panels, panel_gemm<Q: $crate::kernels::panels::Format>(

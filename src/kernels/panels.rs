@@ -5,7 +5,7 @@
 //! is exact. Eight lanes are the eight rows of a panel, so nothing depends on the tile or on the number of rows.
 
 use super::float::{blocks, load_some};
-use super::lanes::{LANES, Lanes};
+use super::lanes::{LANES, Lanes, Vector};
 use crate::tensor::quant::{GROUP, PANEL_ROWS, Quant, SCALE_BYTES, ZEROS_AT};
 
 /// Tokens of a register tile.
@@ -288,7 +288,7 @@ unsafe fn load_group<L: Lanes>(x: *const f32, count: usize) -> ([L; GROUP / LANE
     // SAFETY: `blocks` stays below count.
     unsafe {
         let mut v = [L::splat(0.0); GROUP / LANES];
-        for (i, count) in blocks(count) {
+        for (i, count) in blocks::<L>(count) {
             v[i / LANES] = load_some(x.add(i), count);
         }
         let (mut most, mut poison) = (L::splat(0.0), L::splat(0.0));

@@ -1,6 +1,6 @@
 //! The scalar tier: eight plain f32. Slow, portable, and the oracle that the other tiers are compared with.
 
-use super::lanes::Lanes;
+use super::lanes::{LANES, Lanes, Vector};
 use super::panels::IntLanes;
 use half::{bf16, f16};
 
@@ -30,7 +30,9 @@ impl Scalar {
     }
 }
 
-impl Lanes for Scalar {
+impl Vector for Scalar {
+    const WIDTH: usize = LANES;
+    type Eight = Self;
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
         Scalar([value; 8])
@@ -60,11 +62,6 @@ impl Lanes for Scalar {
         let halves = self.0.map(|v| f16::from_f32(v).to_le_bytes());
         // SAFETY: the caller vouches for eight F16 at p; byte arrays have no alignment.
         unsafe { p.cast::<[[u8; 2]; 8]>().write(halves) }
-    }
-    #[inline(always)]
-    unsafe fn store_i8(self, p: *mut i8) {
-        // SAFETY: the caller vouches for eight i8 at p.
-        unsafe { p.cast::<[i8; 8]>().write(self.0.map(|v| v as i8)) }
     }
     #[inline(always)]
     unsafe fn fma(self, b: Self, c: Self) -> Self {
@@ -106,6 +103,14 @@ impl Lanes for Scalar {
     unsafe fn exp2_of_integer(self) -> Self {
         // A NaN casts to 0, as its product with this stays NaN.
         self.map(|n| f32::from_bits(((n as i32 + 127) as u32) << 23))
+    }
+}
+
+impl Lanes for Scalar {
+    #[inline(always)]
+    unsafe fn store_i8(self, p: *mut i8) {
+        // SAFETY: the caller vouches for eight i8 at p.
+        unsafe { p.cast::<[i8; 8]>().write(self.0.map(|v| v as i8)) }
     }
     #[inline(always)]
     unsafe fn first(self) -> f32 {

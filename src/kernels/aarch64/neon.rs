@@ -1,6 +1,6 @@
 //! NEON, which every AArch64 has: two `v` registers hold the eight lanes.
 
-use crate::kernels::lanes::Lanes;
+use crate::kernels::lanes::{LANES, Lanes, Vector};
 use crate::kernels::panels::IntLanes;
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -43,7 +43,9 @@ unsafe fn min(a: float32x4_t, b: float32x4_t) -> float32x4_t {
 
 // SAFETY: as above.
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl Lanes for Neon {
+impl Vector for Neon {
+    const WIDTH: usize = LANES;
+    type Eight = Self;
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
         unsafe { Neon(vdupq_n_f32(value), vdupq_n_f32(value)) }
@@ -86,13 +88,6 @@ impl Lanes for Neon {
             asm!("fcvtn {0:v}.4h, {1:v}.4s", out(vreg) halves, in(vreg) self.0, options(pure, nomem, nostack));
             asm!("fcvtn2 {0:v}.8h, {1:v}.4s", inout(vreg) halves, in(vreg) self.1, options(pure, nomem, nostack));
             vst1q_u8(p, halves);
-        }
-    }
-    #[inline(always)]
-    unsafe fn store_i8(self, p: *mut i8) {
-        unsafe {
-            let half = |v| vqmovn_s32(vcvtq_s32_f32(v));
-            vst1_s8(p, vqmovn_s16(vcombine_s16(half(self.0), half(self.1))));
         }
     }
     #[inline(always)]
@@ -142,6 +137,22 @@ impl Lanes for Neon {
         }
     }
     #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        unsafe { asm!("prfm pldl1keep, [{}]", in(reg) p, options(nostack, readonly, preserves_flags)) }
+    }
+}
+
+// SAFETY: as above.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Lanes for Neon {
+    #[inline(always)]
+    unsafe fn store_i8(self, p: *mut i8) {
+        unsafe {
+            let half = |v| vqmovn_s32(vcvtq_s32_f32(v));
+            vst1_s8(p, vqmovn_s16(vcombine_s16(half(self.0), half(self.1))));
+        }
+    }
+    #[inline(always)]
     unsafe fn first(self) -> f32 {
         unsafe { vgetq_lane_f32::<0>(self.0) }
     }
@@ -169,10 +180,6 @@ impl Lanes for Neon {
             vst1q_f32(out.as_mut_ptr(), vpaddq_f32(ab, cd));
             out
         }
-    }
-    #[inline(always)]
-    unsafe fn prefetch(p: *const u8) {
-        unsafe { asm!("prfm pldl1keep, [{}]", in(reg) p, options(nostack, readonly, preserves_flags)) }
     }
 }
 

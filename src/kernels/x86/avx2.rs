@@ -1,6 +1,6 @@
 //! AVX2 + FMA + F16C: one `ymm` register holds the eight lanes.
 
-use crate::kernels::lanes::Lanes;
+use crate::kernels::lanes::{LANES, Lanes, Vector};
 use crate::kernels::panels::IntLanes;
 use std::arch::x86_64::*;
 
@@ -11,7 +11,9 @@ pub struct Avx2(pub(super) __m256);
 // SAFETY of every block below: the trait's callers vouch for AVX2, FMA and F16C and for the memory; the
 // intrinsics used have no other precondition, and all loads and stores are the unaligned ones.
 #[allow(clippy::undocumented_unsafe_blocks)] // one argument for all, above
-impl Lanes for Avx2 {
+impl Vector for Avx2 {
+    const WIDTH: usize = LANES;
+    type Eight = Self;
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
         Avx2(unsafe { _mm256_set1_ps(value) })
@@ -35,14 +37,6 @@ impl Lanes for Avx2 {
     #[inline(always)]
     unsafe fn store_f16(self, p: *mut u8) {
         unsafe { _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0)) }
-    }
-    #[inline(always)]
-    unsafe fn store_i8(self, p: *mut i8) {
-        unsafe {
-            let v = _mm256_cvtps_epi32(self.0);
-            let v = _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v));
-            _mm_storel_epi64(p.cast(), _mm_packs_epi16(v, v));
-        }
     }
     #[inline(always)]
     unsafe fn fma(self, b: Self, c: Self) -> Self {
@@ -88,6 +82,23 @@ impl Lanes for Avx2 {
         })
     }
     #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+}
+
+// SAFETY: as above.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Lanes for Avx2 {
+    #[inline(always)]
+    unsafe fn store_i8(self, p: *mut i8) {
+        unsafe {
+            let v = _mm256_cvtps_epi32(self.0);
+            let v = _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v));
+            _mm_storel_epi64(p.cast(), _mm_packs_epi16(v, v));
+        }
+    }
+    #[inline(always)]
     unsafe fn first(self) -> f32 {
         unsafe { _mm256_cvtss_f32(self.0) }
     }
@@ -118,10 +129,6 @@ impl Lanes for Avx2 {
             _mm_storeu_ps(out.as_mut_ptr(), _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v)));
             out
         }
-    }
-    #[inline(always)]
-    unsafe fn prefetch(p: *const u8) {
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
 }
 

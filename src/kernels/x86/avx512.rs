@@ -1,19 +1,104 @@
-//! AVX-512 with VNNI (Cascade Lake, Ice Lake, Zen 4 and later): lanes as in AVX2, with twice the registers; the matrix product holds
-//! two rows in a `zmm` register, and four products of integers are added up at once.
+//! AVX-512 with VNNI (Cascade Lake, Ice Lake, Zen 4 and later): where each element stands alone, sixteen lanes; the eight that meet
+//! are AVX2's. The matrix product holds two rows in a `zmm` register, and four products of integers are added up at once.
 
 use super::avx2::{Avx2, fours, halves, zeros_times};
 use crate::kernels::gemm::Quad;
-use crate::kernels::lanes::{LANES, Lanes};
+use crate::kernels::lanes::{LANES, Lanes, Vector};
 use crate::kernels::panels::IntLanes;
 use std::arch::x86_64::*;
+
+/// A `zmm` register of f32.
+#[derive(Clone, Copy)]
+pub struct Sixteen(__m512);
+
+// SAFETY of every block below: the traits' callers vouch for AVX-512 (F, DQ, VL, VNNI), AVX2, FMA and F16C and for the memory; the
+// intrinsics used have no other precondition, and all loads and stores are the unaligned ones.
+#[allow(clippy::undocumented_unsafe_blocks)] // one argument for all, above
+impl Vector for Sixteen {
+    const WIDTH: usize = 16;
+    type Eight = Avx2;
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        Sixteen(unsafe { _mm512_set1_ps(value) })
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        Sixteen(unsafe { _mm512_loadu_ps(p) })
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u8) -> Self {
+        Sixteen(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) })
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u8) -> Self {
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+            Sixteen(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        unsafe { _mm512_storeu_ps(p, self.0) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(self, p: *mut u8) {
+        unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0)) }
+    }
+    #[inline(always)]
+    unsafe fn fma(self, b: Self, c: Self) -> Self {
+        Sixteen(unsafe { _mm512_fmadd_ps(self.0, b.0, c.0) })
+    }
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        Sixteen(unsafe { _mm512_add_ps(self.0, b.0) })
+    }
+    #[inline(always)]
+    unsafe fn sub(self, b: Self) -> Self {
+        Sixteen(unsafe { _mm512_sub_ps(self.0, b.0) })
+    }
+    #[inline(always)]
+    unsafe fn mul(self, b: Self) -> Self {
+        Sixteen(unsafe { _mm512_mul_ps(self.0, b.0) })
+    }
+    #[inline(always)]
+    unsafe fn div(self, b: Self) -> Self {
+        Sixteen(unsafe { _mm512_div_ps(self.0, b.0) })
+    }
+    #[inline(always)]
+    unsafe fn max(self, b: Self) -> Self {
+        Sixteen(unsafe { _mm512_max_ps(self.0, b.0) })
+    }
+    #[inline(always)]
+    unsafe fn min(self, b: Self) -> Self {
+        Sixteen(unsafe { _mm512_min_ps(self.0, b.0) })
+    }
+    #[inline(always)]
+    unsafe fn if_greater(self, b: Self, yes: Self, no: Self) -> Self {
+        Sixteen(unsafe { _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(self.0, b.0), no.0, yes.0) })
+    }
+    #[inline(always)]
+    unsafe fn round(self) -> Self {
+        Sixteen(unsafe { _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0) })
+    }
+    #[inline(always)]
+    unsafe fn exp2_of_integer(self) -> Self {
+        Sixteen(unsafe {
+            let n = _mm512_add_epi32(_mm512_cvtps_epi32(self.0), _mm512_set1_epi32(127));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<23>(n))
+        })
+    }
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+}
 
 /// Two `zmm` registers of f32: the sums of four rows, two in each.
 #[derive(Clone, Copy)]
 pub struct Pairs(__m512, __m512);
 
-// SAFETY of every block below: the traits' callers vouch for AVX-512 (F, DQ, VL, VNNI), AVX2, FMA and F16C and for the memory; the
-// intrinsics used have no other precondition, and all loads and stores are the unaligned ones.
-#[allow(clippy::undocumented_unsafe_blocks)] // one argument for all, above
+// SAFETY: as above.
+#[allow(clippy::undocumented_unsafe_blocks)]
 impl Quad for Pairs {
     type Lanes = Avx2;
     type Token = __m512;
@@ -112,5 +197,5 @@ impl IntLanes for Vnni {
 
 crate::kernels::tier!(
     /// AVX-512 F, DQ, VL and VNNI, beside AVX2, FMA and F16C.
-    AVX512, "avx512", (Avx2, Pairs, Vnni), ["avx2", "fma", "f16c", "avx512f", "avx512dq", "avx512vl", "avx512vnni"]
+    AVX512, "avx512", (Sixteen, Pairs, Vnni), ["avx2", "fma", "f16c", "avx512f", "avx512dq", "avx512vl", "avx512vnni"]
 );

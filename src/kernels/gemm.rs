@@ -26,7 +26,7 @@ pub trait Quad: Copy {
     type Lanes: Lanes;
     /// Eight activations of a token, as the products need them.
     type Token: Copy;
-    /// Quads that the registers hold at once for each of [`TILE_TOKENS`] tokens: 1 or 4.
+    /// Quads that the registers hold at once for each of [`TILE_TOKENS`] tokens: 1, or 4 (and one for eight tokens).
     const TOGETHER: usize;
     /// Nothing added yet.
     unsafe fn zero() -> Self;
@@ -38,6 +38,12 @@ pub trait Quad: Copy {
     unsafe fn token(p: *const f32) -> Self::Token;
     /// Adds the products of the weights `w`, `[TILE_ROWS][8]`, and each token's activations.
     unsafe fn add<const T: usize>(sums: &mut [Self; T], w: *const f32, x: [Self::Token; T]);
+    /// Adds the products of eight elements of each row, widened, and each token's activations.
+    unsafe fn add_rows<E: Element, const T: usize>(
+        sums: &mut [Self; T],
+        rows: [*const u8; TILE_ROWS],
+        x: [Self::Token; T],
+    );
     /// Each row's sum of eight, as [`Lanes::sum`].
     unsafe fn sums(self) -> [f32; TILE_ROWS];
 }
@@ -75,6 +81,18 @@ impl<L: Lanes> Quad for [L; TILE_ROWS] {
             // SAFETY: as above.
             unsafe {
                 let w = L::load(w.add(r * LANES));
+                for t in 0..T {
+                    sums[t][r] = w.fma(x[t], sums[t][r]);
+                }
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn add_rows<E: Element, const T: usize>(sums: &mut [Self; T], rows: [*const u8; TILE_ROWS], x: [L; T]) {
+        for r in 0..TILE_ROWS {
+            // SAFETY: as above.
+            unsafe {
+                let w = E::load::<L>(rows[r]);
                 for t in 0..T {
                     sums[t][r] = w.fma(x[t], sums[t][r]);
                 }

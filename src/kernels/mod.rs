@@ -107,7 +107,7 @@ macro_rules! tier {
             }
         };
 
-        $crate::kernels::tier!(@fn [$($feature),*] <$V as $crate::kernels::lanes::Vector>::Eight, float, gemv<E: $crate::kernels::lanes::Element>(
+        $crate::kernels::tier!(@fn [$($feature),*] $K, float, gemv<E: $crate::kernels::lanes::Element>(
             w: [*const u8; 4], rows: usize, size: (usize, usize), x: *const f32, out: [*mut f32; 4], stride: usize));
         $crate::kernels::tier!(@fn [$($feature),*] <$V as $crate::kernels::lanes::Vector>::Eight, gemm, pack<E: $crate::kernels::lanes::Element>(
             src: [*const u8; 4], rows: usize, k: usize, dst: *mut f32));

@@ -3,8 +3,9 @@
 
 use super::avx2::{Avx2, fours, halves, zeros_times};
 use crate::kernels::gemm::Quad;
-use crate::kernels::lanes::{LANES, Lanes, Vector};
+use crate::kernels::lanes::{Element, LANES, Lanes, Vector};
 use crate::kernels::panels::IntLanes;
+use crate::tensor::DType;
 use std::arch::x86_64::*;
 
 /// A `zmm` register of f32.
@@ -133,6 +134,16 @@ impl Quad for Pairs {
         }
     }
     #[inline(always)]
+    unsafe fn add_rows<E: Element, const T: usize>(sums: &mut [Self; T], rows: [*const u8; 4], x: [__m512; T]) {
+        unsafe {
+            let w = (two::<E>(rows[0], rows[1]), two::<E>(rows[2], rows[3]));
+            for t in 0..T {
+                sums[t].0 = _mm512_fmadd_ps(w.0, x[t], sums[t].0);
+                sums[t].1 = _mm512_fmadd_ps(w.1, x[t], sums[t].1);
+            }
+        }
+    }
+    #[inline(always)]
     unsafe fn sums(self) -> [f32; 4] {
         unsafe {
             Avx2::sum4([
@@ -141,6 +152,27 @@ impl Quad for Pairs {
                 Avx2(_mm512_castps512_ps256(self.1)),
                 Avx2(_mm512_extractf32x8_ps::<1>(self.1)),
             ])
+        }
+    }
+}
+
+/// Eight elements at `a` and eight at `b`.
+///
+/// # Safety
+/// As [`Vector`].
+#[inline(always)]
+unsafe fn two<E: Element>(a: *const u8, b: *const u8) -> __m512 {
+    // SAFETY: as this function.
+    unsafe {
+        if let DType::F32 = E::DTYPE {
+            let a = _mm512_castps256_ps512(_mm256_loadu_ps(a.cast()));
+            return _mm512_insertf32x8::<1>(a, _mm256_loadu_ps(b.cast()));
+        }
+        let a = _mm256_castsi128_si256(_mm_loadu_si128(a.cast()));
+        let both = _mm256_inserti128_si256::<1>(a, _mm_loadu_si128(b.cast()));
+        match E::DTYPE {
+            DType::F16 => _mm512_cvtph_ps(both),
+            _ => _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(both))),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Every kernel of every tier that this CPU supports: equal to the scalar tier to the bit, and right against f64.
 
 use rie::kernels::{
-    Activation, FEW_TOKENS, GROUP_ROWS, GemmScratch, Kernels, KvTile, Scoring, TILE_KEYS, Visible, attention_state_len,
-    clear_state, finish_state, k_blocks, packed_len, supported, token_groups,
+    Activation, GEMV_TOKENS, GROUP_ROWS, GemmScratch, Kernels, KvTile, Scoring, TILE_KEYS, Visible,
+    attention_state_len, clear_state, finish_state, k_blocks, packed_len, supported, token_groups,
 };
 use rie::tensor::DType;
 
@@ -73,7 +73,7 @@ fn matrix_products_keep_the_documented_order() {
                 .collect();
             for tier in supported() {
                 let what = format!("{} {} {rows} × {k}", tier.name(), dtype.name());
-                for tokens in 1..=FEW_TOKENS {
+                for tokens in 1..=GEMV_TOKENS {
                     let mut out = vec![f32::NAN; tokens * rows];
                     tier.gemv(dtype, bytes, k, &x[..tokens * k], &mut out);
                     assert_eq!(bits(&out), bits(&expected[..tokens * rows]), "gemv {what}, {tokens} tokens");

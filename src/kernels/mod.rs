@@ -33,8 +33,10 @@ pub use gemm::{GROUP_ROWS, GemmScratch, TILE_ROWS, TILE_TOKENS, k_blocks, packed
 pub use lanes::LANES;
 pub use panels::{CodeGroup, PANEL_TOKENS};
 
-/// Most tokens of [`Kernels::gemv`].
+/// Tokens that a product reads the weights for at little more cost than for one.
 pub const FEW_TOKENS: usize = 8;
+/// Most tokens of [`Kernels::gemv`].
+pub const GEMV_TOKENS: usize = 24;
 /// Positions of one tile (and one page) of the KV cache.
 pub const TILE_KEYS: usize = 64;
 
@@ -224,11 +226,16 @@ impl Kernels {
         self.name
     }
 
-    /// `out[t][r] = w[r] · x[t]` for each row of `w`, `[rows][k]` elements of `dtype`, and up to [`FEW_TOKENS`] rows of `x`,
+    /// Tokens up to which [`gemv`](Self::gemv) is faster than [`gemm_group`](Self::gemm_group), which packs the weights.
+    pub fn gemv_tokens(&self) -> usize {
+        if self.quads_together > 1 { GEMV_TOKENS } else { FEW_TOKENS }
+    }
+
+    /// `out[t][r] = w[r] · x[t]` for each row of `w`, `[rows][k]` elements of `dtype`, and up to [`GEMV_TOKENS`] rows of `x`,
     /// `[n][k]`; `out` is `[n][rows]`.
     pub fn gemv(&self, dtype: DType, w: &[u8], k: usize, x: &[f32], out: &mut [f32]) {
         let n = x.len() / k;
-        assert!((1..=FEW_TOKENS).contains(&n), "gemv: {n} tokens");
+        assert!((1..=GEMV_TOKENS).contains(&n), "gemv: {n} tokens");
         let (rows, stride) = (out.len() / n, k * dtype.size());
         assert_eq!((w.len(), x.len(), out.len()), (rows * stride, n * k, n * rows), "gemv: lengths");
         let gemv = self.gemv[dtype as usize];
@@ -241,9 +248,9 @@ impl Kernels {
         }
         let rest = 4 * quarter..rows;
         if !rest.is_empty() {
-            let mut sums = [[0.0f32; 4]; FEW_TOKENS];
+            let mut sums = [[0.0f32; 4]; GEMV_TOKENS];
             let row = |i: usize| (rest.start + i).min(rows - 1); // the last row again where there is none
-            // SAFETY: row(i) < rows, and the sums have a row of four for each of n ≤ FEW_TOKENS tokens.
+            // SAFETY: row(i) < rows, and the sums have a row of four for each of n ≤ GEMV_TOKENS tokens.
             unsafe {
                 let p = sums.as_mut_ptr().cast::<f32>();
                 let w = std::array::from_fn(|i| w.as_ptr().add(row(i) * stride));

@@ -5,8 +5,7 @@ use crate::bail;
 use crate::checkpoint::{Matrix, Panels, Tensor};
 use crate::error::Result;
 use crate::kernels::{
-    Activation, CodeGroup, FEW_TOKENS, GROUP_ROWS, GemmScratch, PANEL_TOKENS, TILE_ROWS, TILE_TOKENS, k_blocks,
-    packed_len, threes,
+    Activation, CodeGroup, GROUP_ROWS, GemmScratch, PANEL_TOKENS, TILE_ROWS, TILE_TOKENS, k_blocks, packed_len, threes,
 };
 use crate::memory;
 use crate::tensor::AlignedBuffer;
@@ -182,7 +181,7 @@ impl Linear {
         let (k, n) = (self.inputs, x.len() / self.inputs);
         let Packed { floats, codes } = packed;
         let some_float = self.parts.iter().any(|part| matches!(part.matrix, Matrix::Float(_)));
-        let floats = match some_float && n > FEW_TOKENS {
+        let floats = match some_float && n > exec.kernels.gemv_tokens() {
             true => Input::Many { packed: self.pack(exec, x, floats), k, n },
             false => Input::Few { x, k, n },
         };

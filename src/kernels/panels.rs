@@ -12,7 +12,7 @@ use crate::tensor::quant::{GROUP, PANEL_ROWS, Quant, SCALE_BYTES, ZEROS_AT};
 pub const PANEL_TOKENS: usize = 4;
 /// How far ahead of the current position weights are prefetched, in bytes.
 const PREFETCH: usize = 1088;
-const CACHE_LINE: usize = 64;
+pub const CACHE_LINE: usize = 64;
 
 /// What a tier does with integers.
 ///
@@ -40,6 +40,21 @@ pub trait IntLanes {
     unsafe fn int4_sums_less_zeros(acc: Self::Int, zeros: *const u8, total: i32) -> Self::Int;
     /// As f32; the sums of a group are far below 2²⁴.
     unsafe fn from_int(v: Self::Int) -> Self::Float;
+    /// A tier's own way of [`panel_gemm`] for some panels together: does the first ones so, and returns how many.
+    ///
+    /// # Safety
+    /// As [`panel_gemm`].
+    #[inline(always)]
+    unsafe fn panels_together<Q: Format>(
+        _w: *const u8,
+        _panels: usize,
+        _x: *const CodeGroup,
+        _size: (usize, usize),
+        _out: *mut f32,
+        _stride: usize,
+    ) -> usize {
+        0
+    }
 }
 
 /// A format that kernels are compiled for.
@@ -199,7 +214,7 @@ pub unsafe fn panel_gemm<I: IntLanes, Q: Format>(
 ) {
     // SAFETY: every index below stays under panels and n.
     unsafe {
-        for p in 0..panels {
+        for p in I::panels_together::<Q>(w, panels, x, (n, groups), out, stride)..panels {
             let (w, out) = (w.add(p * groups * Q::QUANT.group_bytes()), out.add(p * PANEL_ROWS));
             let mut t = 0;
             while t < n {

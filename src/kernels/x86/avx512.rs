@@ -1,10 +1,10 @@
 //! AVX-512 with VNNI (Cascade Lake, Ice Lake, Zen 4 and later): where each element stands alone, sixteen lanes; the eight that meet
 //! are AVX2's. The matrix product holds two rows in a `zmm` register, and four products of integers are added up at once.
 
-use super::avx2::{Avx2, fours, halves, zeros_times};
+use super::avx2::Avx2;
+use super::vnni::Vnni;
 use crate::kernels::gemm::Quad;
 use crate::kernels::lanes::{Element, LANES, Lanes, Vector};
-use crate::kernels::panels::IntLanes;
 use crate::tensor::DType;
 use std::arch::x86_64::*;
 
@@ -174,56 +174,6 @@ unsafe fn two<E: Element>(a: *const u8, b: *const u8) -> __m512 {
             DType::F16 => _mm512_cvtph_ps(both),
             _ => _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(both))),
         }
-    }
-}
-
-/// Sums by `vpdpbusd`, which multiplies unsigned by signed bytes.
-pub enum Vnni {}
-
-// SAFETY: as above.
-#[allow(clippy::undocumented_unsafe_blocks)]
-impl IntLanes for Vnni {
-    type Float = Avx2;
-    type Int = __m256i;
-    #[inline(always)]
-    unsafe fn int_zero() -> __m256i {
-        unsafe { _mm256_setzero_si256() }
-    }
-    #[inline(always)]
-    unsafe fn int8_dot<const T: usize>(acc: &mut [__m256i; T], w: *const u8, x: [*const i8; T]) {
-        // The weights are 128 too large here.
-        unsafe {
-            let w = _mm256_xor_si256(_mm256_loadu_si256(w.cast()), _mm256_set1_epi8(-128));
-            for t in 0..T {
-                acc[t] = _mm256_dpbusd_epi32(acc[t], w, fours(x[t]));
-            }
-        }
-    }
-    #[inline(always)]
-    unsafe fn int8_sums(acc: __m256i, eight: i32) -> __m256i {
-        unsafe { _mm256_sub_epi32(acc, _mm256_set1_epi32(16 * eight)) }
-    }
-    #[inline(always)]
-    unsafe fn int4_dot<const T: usize>(acc: &mut [__m256i; T], w: *const u8, x: [*const i8; T]) {
-        unsafe {
-            let (lower, upper) = halves(w);
-            for t in 0..T {
-                let first = _mm256_dpbusd_epi32(acc[t], lower, fours(x[t]));
-                acc[t] = _mm256_dpbusd_epi32(first, upper, fours(x[t].add(4)));
-            }
-        }
-    }
-    #[inline(always)]
-    unsafe fn int4_sums(acc: __m256i, eight: i32) -> __m256i {
-        unsafe { _mm256_sub_epi32(acc, _mm256_set1_epi32(eight)) }
-    }
-    #[inline(always)]
-    unsafe fn int4_sums_less_zeros(acc: __m256i, zeros: *const u8, total: i32) -> __m256i {
-        unsafe { _mm256_sub_epi32(acc, zeros_times(zeros, total)) }
-    }
-    #[inline(always)]
-    unsafe fn from_int(v: __m256i) -> Avx2 {
-        unsafe { Avx2::from_int(v) }
     }
 }
 

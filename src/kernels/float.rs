@@ -8,7 +8,7 @@ use super::gemm::{Quad, TILE_ROWS};
 use super::lanes::{Element, F32, LANES, Lanes, MOST_LANES, Vector, exp, in_groups, tanh};
 
 /// How far ahead of the current position weights are prefetched, in bytes.
-const PREFETCH: usize = 512;
+const PREFETCH: usize = 1024;
 const CACHE_LINE: usize = 64;
 
 /// `out[s][t · stride + i] = w[s][i] · x[t]` for `rows` rows from each of four places, walked together, and `n` tokens: four

@@ -1,103 +1,9 @@
-//! Matrix and row kernels on f32 activations and weights of any element type, written once over [`Quad`], [`Lanes`] and [`Vector`].
-//!
-//! Every dot product keeps eight partial sums, lane j taking the elements k ≡ j (mod 8) in ascending order by fused
-//! multiply-add from 0; a tail is padded with zeros; the lanes are added as [`Lanes::sum`] says. So the result does
-//! not depend on the tile, the block of k or the number of rows.
+//! Kernels on rows of f32, written once over [`Lanes`] and [`Vector`].
 
-use super::gemm::{Quad, TILE_ROWS};
-use super::lanes::{Element, F32, LANES, Lanes, MOST_LANES, Vector, exp, in_groups, tanh};
+use super::lanes::{Element, F32, Lanes, MOST_LANES, Vector, exp, tanh};
 
-/// How far ahead of the current position weights are prefetched, in bytes.
-const PREFETCH: usize = 1024;
-const CACHE_LINE: usize = 64;
-
-/// `out[s][t · stride + i] = w[s][i] · x[t]` for `rows` rows from each of four places, walked together, and `n` tokens: four
-/// long sequential streams are what the hardware prefetchers like best. Tokens for which no registers are left find the rows in
-/// the first-level cache.
-///
-/// # Safety
-/// Each `w[s]` has `rows × k` elements of `E`, `x` has `n × k` f32, each `out[s]` room for `n` rows of `rows` f32, `stride`
-/// from row to row.
-#[inline(always)]
-pub unsafe fn gemv<K: Quad, E: Element>(
-    w: [*const u8; 4],
-    rows: usize,
-    (k, n): (usize, usize),
-    x: *const f32,
-    out: [*mut f32; 4],
-    stride: usize,
-) {
-    // SAFETY: every index below stays under rows, n and k.
-    unsafe {
-        for row in 0..rows {
-            let w = w.map(|p| p.add(row * k * E::DTYPE.size()));
-            in_groups!(n, K::TOGETHER == 4, [8, 6, 4], |t, T| {
-                let (x, out) = (x.add(t * k), out.map(|p| p.add(t * stride + row)));
-                dot4::<K, E, T>(w, k, x, out, stride, t == 0);
-            });
-        }
-    }
-}
-
-/// Four rows times `T` tokens, as in [`gemv`].
-///
-/// # Safety
-/// As [`gemv`].
-#[inline(always)]
-unsafe fn dot4<K: Quad, E: Element, const T: usize>(
-    w: [*const u8; TILE_ROWS],
-    k: usize,
-    x: *const f32,
-    out: [*mut f32; TILE_ROWS],
-    stride: usize,
-    prefetch: bool,
-) {
-    const UNROLL: usize = 4 * LANES;
-    let size = E::DTYPE.size();
-    // SAFETY: every index below stays under k and T; prefetch takes any address.
-    unsafe {
-        let mut acc = [K::zero(); T];
-        let mut i = 0;
-        while i + UNROLL <= k {
-            if prefetch {
-                for p in w {
-                    for line in (0..UNROLL * size).step_by(CACHE_LINE) {
-                        K::Lanes::prefetch(p.wrapping_add(i * size + PREFETCH + line));
-                    }
-                }
-            }
-            for u in (i..i + UNROLL).step_by(LANES) {
-                let mut xs = [K::token(x.add(u)); T];
-                for t in 1..T {
-                    xs[t] = K::token(x.add(t * k + u));
-                }
-                K::add_rows::<E, T>(&mut acc, w.map(|p| p.add(u * size)), xs);
-            }
-            i += UNROLL;
-        }
-        while i < k {
-            let count = LANES.min(k - i);
-            let mut ws = [[0.0f32; LANES]; TILE_ROWS];
-            for s in 0..TILE_ROWS {
-                load_elements::<K::Lanes, E>(w[s].add(i * size), count).store(ws[s].as_mut_ptr());
-            }
-            let mut xs = [K::token([0.0f32; LANES].as_ptr()); T];
-            for t in 0..T {
-                let mut padded = [0.0f32; LANES];
-                load_some::<K::Lanes>(x.add(t * k + i), count).store(padded.as_mut_ptr());
-                xs[t] = K::token(padded.as_ptr());
-            }
-            K::add(&mut acc, ws.as_ptr().cast(), xs);
-            i += LANES;
-        }
-        for t in 0..T {
-            let sums = acc[t].sums();
-            for s in 0..TILE_ROWS {
-                *out[s].add(t * stride) = sums[s];
-            }
-        }
-    }
-}
+/// Bytes that come near together.
+pub const CACHE_LINE: usize = 64;
 
 /// Asks for the `len` bytes at `p`.
 ///
@@ -130,7 +36,7 @@ pub unsafe fn load_some<V: Vector>(p: *const f32, count: usize) -> V {
 /// # Safety
 /// `p` has `count` elements of `E`, at most as many as there are lanes.
 #[inline(always)]
-unsafe fn load_elements<V: Vector, E: Element>(p: *const u8, count: usize) -> V {
+pub unsafe fn load_elements<V: Vector, E: Element>(p: *const u8, count: usize) -> V {
     // SAFETY: as this function.
     unsafe { if count == V::WIDTH { E::load(p) } else { E::load_tail(p, count) } }
 }

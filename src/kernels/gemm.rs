@@ -1,5 +1,5 @@
 //! The matrix product of weights of any element type with many tokens: rows are packed, widened, and pass over packed tokens in
-//! register tiles. Every dot product is the one that `float.rs` describes, whatever the tile, the block of k or the tier.
+//! register tiles. Every dot product is the one that `gemv.rs` describes, whatever the tile, the block of k or the tier.
 
 use super::Kernels;
 use super::lanes::{Element, LANES, Lanes, Vector};
@@ -14,6 +14,8 @@ pub const TILE_TOKENS: usize = 3;
 pub const GROUP_ROWS: usize = 64;
 /// Most tokens of a matrix product that packs few rows at a time.
 const FEW_FOR_ROWS: usize = 32;
+/// Longest of [`k_blocks`].
+pub const LONGEST_BLOCK: usize = 576;
 /// Lane blocks of a tile in one round of its loop.
 const UNROLLED_BLOCKS: usize = 4;
 
@@ -26,8 +28,10 @@ pub trait Quad: Copy {
     type Lanes: Lanes;
     /// Eight activations of a token, as the products need them.
     type Token: Copy;
-    /// Quads that the registers hold at once for each of [`TILE_TOKENS`] tokens: 1, or 4 (and one for eight tokens).
+    /// Quads that the registers hold at once for each of [`TILE_TOKENS`] tokens: 1 or 4.
     const TOGETHER: usize;
+    /// Tokens for each of which the registers hold a quad at once: 3 or 8.
+    const MOST_TOKENS: usize;
     /// Nothing added yet.
     unsafe fn zero() -> Self;
     /// `[TILE_ROWS][8]` f32.
@@ -38,11 +42,13 @@ pub trait Quad: Copy {
     unsafe fn token(p: *const f32) -> Self::Token;
     /// Adds the products of the weights `w`, `[TILE_ROWS][8]`, and each token's activations.
     unsafe fn add<const T: usize>(sums: &mut [Self; T], w: *const f32, x: [Self::Token; T]);
-    /// Adds the products of eight elements of each row, widened, and each token's activations.
+    /// Adds the products of eight elements of each row, widened, and each token's activations. `widened`, if it is there,
+    /// `[TILE_ROWS][8]`, receives the weights.
     unsafe fn add_rows<E: Element, const T: usize>(
         sums: &mut [Self; T],
         rows: [*const u8; TILE_ROWS],
         x: [Self::Token; T],
+        widened: Option<*mut f32>,
     );
     /// Each row's sum of eight, as [`Lanes::sum`].
     unsafe fn sums(self) -> [f32; TILE_ROWS];
@@ -53,6 +59,7 @@ impl<L: Lanes> Quad for [L; TILE_ROWS] {
     type Lanes = L;
     type Token = L;
     const TOGETHER: usize = 1;
+    const MOST_TOKENS: usize = 3;
     #[inline(always)]
     unsafe fn zero() -> Self {
         // SAFETY: as the caller, here and below.
@@ -88,11 +95,19 @@ impl<L: Lanes> Quad for [L; TILE_ROWS] {
         }
     }
     #[inline(always)]
-    unsafe fn add_rows<E: Element, const T: usize>(sums: &mut [Self; T], rows: [*const u8; TILE_ROWS], x: [L; T]) {
+    unsafe fn add_rows<E: Element, const T: usize>(
+        sums: &mut [Self; T],
+        rows: [*const u8; TILE_ROWS],
+        x: [L; T],
+        widened: Option<*mut f32>,
+    ) {
         for r in 0..TILE_ROWS {
             // SAFETY: as above.
             unsafe {
                 let w = E::load::<L>(rows[r]);
+                if let Some(p) = widened {
+                    w.store(p.add(r * LANES));
+                }
                 for t in 0..T {
                     sums[t][r] = w.fma(x[t], sums[t][r]);
                 }
@@ -297,8 +312,7 @@ unsafe fn pack_rows<L: Lanes, E: Element, const R: usize>(src: [*const u8; 4], k
 
 /// How a matrix product cuts k: blocks of equal length, a multiple of eight, short enough for the caches.
 pub fn k_blocks(k: usize) -> impl Iterator<Item = Range<usize>> + Clone {
-    const LONGEST: usize = 576;
-    let block = k.div_ceil(k.div_ceil(LONGEST).max(1)).next_multiple_of(LANES).max(LANES);
+    let block = k.div_ceil(k.div_ceil(LONGEST_BLOCK).max(1)).next_multiple_of(LANES).max(LANES);
     (0..k).step_by(block).map(move |start| start..k.min(start + block))
 }
 

@@ -13,10 +13,11 @@
 mod aarch64;
 #[expect(clippy::needless_range_loop, reason = "indices name the lane, row and token of several arrays at once")]
 mod attention;
-#[expect(clippy::needless_range_loop, reason = "indices name the lane, row and token of several arrays at once")]
 mod float;
 #[expect(clippy::needless_range_loop, reason = "indices name the row and token of several arrays at once")]
 mod gemm;
+#[expect(clippy::needless_range_loop, reason = "indices name the row and token of several arrays at once")]
+mod gemv;
 mod lanes;
 #[expect(clippy::needless_range_loop, reason = "indices name the stream and token of several arrays at once")]
 mod panels;
@@ -35,7 +36,7 @@ pub use panels::{CodeGroup, PANEL_TOKENS};
 
 /// Tokens that a product reads the weights for at little more cost than for one.
 pub const FEW_TOKENS: usize = 8;
-/// Most tokens of [`Kernels::gemv`].
+/// Most tokens of [`Kernels::gemv`]: for more, [`Kernels::gemm_group`], which packs the weights, is faster.
 pub const GEMV_TOKENS: usize = 24;
 /// Positions of one tile (and one page) of the KV cache.
 pub const TILE_KEYS: usize = 64;
@@ -109,7 +110,7 @@ macro_rules! tier {
             }
         };
 
-        $crate::kernels::tier!(@fn [$($feature),*] $K, float, gemv<E: $crate::kernels::lanes::Element>(
+        $crate::kernels::tier!(@fn [$($feature),*] $K, gemv, gemv<E: $crate::kernels::lanes::Element>(
             w: [*const u8; 4], rows: usize, size: (usize, usize), x: *const f32, out: [*mut f32; 4], stride: usize));
         $crate::kernels::tier!(@fn [$($feature),*] <$V as $crate::kernels::lanes::Vector>::Eight, gemm, pack<E: $crate::kernels::lanes::Element>(
             src: [*const u8; 4], rows: usize, k: usize, dst: *mut f32));
@@ -224,11 +225,6 @@ impl Kernels {
     /// The tier's name.
     pub fn name(&self) -> &'static str {
         self.name
-    }
-
-    /// Tokens up to which [`gemv`](Self::gemv) is faster than [`gemm_group`](Self::gemm_group), which packs the weights.
-    pub fn gemv_tokens(&self) -> usize {
-        if self.quads_together > 1 { GEMV_TOKENS } else { FEW_TOKENS }
     }
 
     /// `out[t][r] = w[r] · x[t]` for each row of `w`, `[rows][k]` elements of `dtype`, and up to [`GEMV_TOKENS`] rows of `x`,

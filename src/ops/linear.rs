@@ -5,7 +5,8 @@ use crate::bail;
 use crate::checkpoint::{Matrix, Panels, Tensor};
 use crate::error::Result;
 use crate::kernels::{
-    Activation, CodeGroup, GROUP_ROWS, GemmScratch, PANEL_TOKENS, TILE_ROWS, TILE_TOKENS, k_blocks, packed_len, threes,
+    Activation, CodeGroup, GEMV_TOKENS, GROUP_ROWS, GemmScratch, PANEL_TOKENS, TILE_ROWS, TILE_TOKENS, k_blocks,
+    packed_len, threes,
 };
 use crate::memory;
 use crate::tensor::AlignedBuffer;
@@ -181,7 +182,7 @@ impl Linear {
         let (k, n) = (self.inputs, x.len() / self.inputs);
         let Packed { floats, codes } = packed;
         let some_float = self.parts.iter().any(|part| matches!(part.matrix, Matrix::Float(_)));
-        let floats = match some_float && n > exec.kernels.gemv_tokens() {
+        let floats = match some_float && n > GEMV_TOKENS {
             true => Input::Many { packed: self.pack(exec, x, floats), k, n },
             false => Input::Few { x, k, n },
         };

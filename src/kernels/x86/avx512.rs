@@ -104,6 +104,7 @@ impl Quad for Pairs {
     type Lanes = Avx2;
     type Token = __m512;
     const TOGETHER: usize = 4;
+    const MOST_TOKENS: usize = 8;
     #[inline(always)]
     unsafe fn zero() -> Self {
         unsafe { Pairs(_mm512_setzero_ps(), _mm512_setzero_ps()) }
@@ -126,21 +127,22 @@ impl Quad for Pairs {
     #[inline(always)]
     unsafe fn add<const T: usize>(sums: &mut [Self; T], w: *const f32, x: [__m512; T]) {
         unsafe {
-            let w = Self::load(w);
-            for t in 0..T {
-                sums[t].0 = _mm512_fmadd_ps(w.0, x[t], sums[t].0);
-                sums[t].1 = _mm512_fmadd_ps(w.1, x[t], sums[t].1);
-            }
+            add_quad(sums, Self::load(w), x);
         }
     }
     #[inline(always)]
-    unsafe fn add_rows<E: Element, const T: usize>(sums: &mut [Self; T], rows: [*const u8; 4], x: [__m512; T]) {
+    unsafe fn add_rows<E: Element, const T: usize>(
+        sums: &mut [Self; T],
+        rows: [*const u8; 4],
+        x: [__m512; T],
+        widened: Option<*mut f32>,
+    ) {
         unsafe {
-            let w = (two::<E>(rows[0], rows[1]), two::<E>(rows[2], rows[3]));
-            for t in 0..T {
-                sums[t].0 = _mm512_fmadd_ps(w.0, x[t], sums[t].0);
-                sums[t].1 = _mm512_fmadd_ps(w.1, x[t], sums[t].1);
+            let w = Pairs(two::<E>(rows[0], rows[1]), two::<E>(rows[2], rows[3]));
+            if let Some(p) = widened {
+                w.store(p);
             }
+            add_quad(sums, w, x);
         }
     }
     #[inline(always)]
@@ -152,6 +154,21 @@ impl Quad for Pairs {
                 Avx2(_mm512_castps512_ps256(self.1)),
                 Avx2(_mm512_extractf32x8_ps::<1>(self.1)),
             ])
+        }
+    }
+}
+
+/// Adds the products of the weights and each token's activations.
+///
+/// # Safety
+/// As [`Vector`].
+#[inline(always)]
+unsafe fn add_quad<const T: usize>(sums: &mut [Pairs; T], w: Pairs, x: [__m512; T]) {
+    // SAFETY: as this function.
+    unsafe {
+        for t in 0..T {
+            sums[t].0 = _mm512_fmadd_ps(w.0, x[t], sums[t].0);
+            sums[t].1 = _mm512_fmadd_ps(w.1, x[t], sums[t].1);
         }
     }
 }

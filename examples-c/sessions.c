@@ -8,7 +8,7 @@
 #include "common.h"
 #include "host.h"
 
-enum { PREFIX = 1000, OWN = 8, FORKS = 1000, OTHERS = 8, LONG_PROMPT = 4000, STEPS = 48, DRAFT = 7, CONTINUED = 96 };
+enum { PREFIX = 1000, OWN = 8, FORKS = 1000, OTHERS = 8, LONG_PROMPT = 4000, REWIND = 100, DRAFT = 7, CONTINUED = 96 };
 
 static const char repeating[] =
     "fn area(width: f64, height: f64) -> f64 {\n    let product = width * height;\n    product\n}\n\n"
@@ -107,13 +107,23 @@ static void forks(const rie_model *model, double *microseconds, double *megabyte
     rie_free(session);
 }
 
-/* How much longer a step of OTHERS sessions takes while a long prompt is fed in beside them, as multiples of a normal step:
- * the median step, the one that 99 of 100 do not exceed, and the longest. */
-static void stalls(const rie_model *model, double *typical, double *rare, double *longest, rie_error *error) {
+/* Durations of steps, as multiples of the median of those without a long prompt. */
+struct durations {
+    double median, p99, longest;
+};
+
+static struct durations durations(double *seconds, size_t count, double usual) {
+    return (struct durations){median(seconds, count) / usual, percentile(seconds, count, 99) / usual,
+                              percentile(seconds, count, 100) / usual};
+}
+
+/* How long steps of OTHERS sessions take while a long prompt is fed in beside them, and how long without it: of three steps
+ * in turn two have it, so that both meet the same contexts and the same moods of the machine. */
+static void stalls(const rie_model *model, struct durations *beside, struct durations *without, rie_error *error) {
     rie_session *sessions[OTHERS + 1];
     rie_token tokens[OTHERS + 1];
     rie_status statuses[OTHERS + 1];
-    static double normal[STEPS], fed[LONG_PROMPT];
+    static double normal[LONG_PROMPT], fed[LONG_PROMPT];
     for (int i = 0; i <= OTHERS; i++) {
         sessions[i] = new_session(model, 0, 0, error);
     }
@@ -122,29 +132,31 @@ static void stalls(const rie_model *model, double *typical, double *rare, double
     }
     append(sessions[OTHERS], model, 99, 0, LONG_PROMPT, error);
     check(rie_decode_batch(sessions, NULL, OTHERS, tokens, statuses, error), "decoding", error); /* the prompts */
-    size_t count = 0;
+    size_t fed_count = 0, normal_count = 0;
     statuses[OTHERS] = RIE_PENDING;
-    for (int i = 0; i < STEPS || statuses[OTHERS] == RIE_PENDING; i++) {
+    for (int i = 1; statuses[OTHERS] == RIE_PENDING; i++) {
+        const int with = i % 3 > 0;
         const double start = now();
-        check(rie_decode_batch(sessions, NULL, OTHERS + (i >= STEPS), tokens, statuses, error), "decoding", error);
+        check(rie_decode_batch(sessions, NULL, OTHERS + with, tokens, statuses, error), "decoding", error);
         const double seconds = now() - start;
         for (int k = 0; k < OTHERS; k++) {
             check(statuses[k], "decoding", error);
-            if (statuses[k] == RIE_END) { /* measured on, past the end of the text */
+            if (i % REWIND == 0) { /* their contexts stay short */
+                check(rie_session_truncate(sessions[k], OWN, error), "truncating a session", error);
+            } else if (statuses[k] == RIE_END) { /* measured on, past the end of the text */
                 check(rie_session_append(sessions[k], &tokens[k], 1, error), "appending a token", error);
             }
         }
         check(statuses[OTHERS], "the long prompt", error);
-        if (i < STEPS) {
-            normal[i] = seconds;
+        if (with) {
+            fed[fed_count++] = seconds;
         } else {
-            fed[count++] = seconds;
+            normal[normal_count++] = seconds;
         }
     }
-    const double usual = median(normal, STEPS);
-    *typical = median(fed, count) / usual;
-    *rare = percentile(fed, count, 99) / usual;
-    *longest = percentile(fed, count, 100) / usual;
+    const double usual = median(normal, normal_count);
+    *beside = durations(fed, fed_count, usual);
+    *without = durations(normal, normal_count, usual);
     for (int i = 0; i <= OTHERS; i++) {
         rie_free(sessions[i]);
     }
@@ -191,17 +203,20 @@ static double speculation(const rie_model *model, const char *text, int times, i
 }
 
 int measure_sessions(const rie_model *model, int repetitions, struct figure *figures, rie_error *error) {
-    double microseconds = 0, megabytes = 0, typical = 0, rare = 0, longest = 0;
+    double microseconds = 0, megabytes = 0;
+    struct durations beside, without;
     int n = 0;
     figures[n++] = (struct figure){"prefix_share", "first token after a shared prefix of 1000, of computing it",
                                    prefix_share(model, repetitions, error)};
     forks(model, &microseconds, &megabytes, error);
     figures[n++] = (struct figure){"fork_us", "fork of 1000 tokens, microseconds", microseconds};
     figures[n++] = (struct figure){"forks_mb", "1000 forks of it, MB", megabytes};
-    stalls(model, &typical, &rare, &longest, error);
-    figures[n++] = (struct figure){"stall_median", "8 sessions beside a prompt of 4000, median step / normal", typical};
-    figures[n++] = (struct figure){"stall_p99", "... of 100 steps the second longest / normal", rare};
-    figures[n++] = (struct figure){"stall_longest", "... longest step / normal", longest};
+    stalls(model, &beside, &without, error);
+    figures[n++] = (struct figure){"stall_median", "8 sessions beside a prompt of 4000, median step / normal", beside.median};
+    figures[n++] = (struct figure){"stall_p99", "... of 100 steps the second longest / normal", beside.p99};
+    figures[n++] = (struct figure){"stall_longest", "... longest step / normal", beside.longest};
+    figures[n++] = (struct figure){"normal_p99", "... without the prompt, of 100 the second longest / normal", without.p99};
+    figures[n++] = (struct figure){"normal_longest", "... without the prompt, the longest / normal", without.longest};
     figures[n++] = (struct figure){"speculation_repeating", "speculation on a text that repeats itself, times as fast",
                                    speculation(model, repeating, 3, 0, repetitions, error)};
     figures[n++] = (struct figure){"speculation_prose", "... on plain prose",

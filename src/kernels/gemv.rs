@@ -13,6 +13,8 @@ use std::ops::Range;
 
 /// How far ahead of the current position weights are prefetched, in bytes.
 const PREFETCH: usize = 1024;
+/// Elements of a row in one round of its loop.
+const UNROLL: usize = 4 * LANES;
 
 /// `out[s][t · stride + i] = w[s][i] · x[t]` for `rows` rows from each of four places, walked together, and `n` tokens: four
 /// long sequential streams are what the hardware prefetchers like best. Tokens for which no registers are left find the rows,
@@ -147,7 +149,6 @@ unsafe fn add_stored<K: Quad, E: Element, const T: usize>(
     x: *const f32,
     widened: Option<*mut f32>,
 ) {
-    const UNROLL: usize = 4 * LANES;
     let size = E::DTYPE.size();
     let widened_at = |i: usize| widened.map(|p| p.wrapping_add((i - block.start) * TILE_ROWS));
     // SAFETY: every index below stays under k and T; prefetch takes any address.
@@ -197,6 +198,12 @@ unsafe fn add_widened<K: Quad, const T: usize>(
     // SAFETY: as this function.
     unsafe {
         let mut i = block.start;
+        while i + UNROLL <= block.end {
+            for i in (i..i + UNROLL).step_by(LANES) {
+                K::add(sums, w.add((i - block.start) * TILE_ROWS), tokens::<K, T>(x, k, i));
+            }
+            i += UNROLL;
+        }
         while i + LANES <= block.end {
             K::add(sums, w.add((i - block.start) * TILE_ROWS), tokens::<K, T>(x, k, i));
             i += LANES;

@@ -1,6 +1,6 @@
 //! Kernels by instruction set: one table per tier, chosen at run time.
 //!
-//! The algorithms are written once, generic over eight lanes (`float.rs`, `gemm.rs`, `attention.rs`, `panels.rs`), and
+//! The algorithms are written once, generic over eight lanes (`gemv.rs`, `gemm.rs`, `float.rs`, `attention.rs`, `panels.rs`), and
 //! instantiated by each tier with its registers and CPU features. Possession of a `&Kernels` proves that the CPU supports its tier:
 //! [`supported`] is the only source. The methods check every length, so the callers need no `unsafe`.
 //!

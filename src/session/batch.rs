@@ -31,8 +31,8 @@ pub enum Progress {
 }
 
 /// [`Session::decode_step`] for all sessions in one pass, with the same results. Prompts are cut so that a step evaluates at
-/// most the model's `prompt_tokens` of them while others decode, shared evenly; by default fewer deep in a long context. One session's error fails no other; the
-/// outer one is a defect or a lack of memory that concerns all.
+/// most the model's `prompt_tokens` of them while others decode, shared evenly; by default fewer deep in a long context. One
+/// session's error fails no other; the outer one is a defect or a lack of memory that concerns all.
 pub fn decode_batch(model: &Model, turns: Vec<Turn<'_>>) -> Result<Vec<Result<Progress>>> {
     let mut outcomes: Vec<Result<Progress>> = memory::filled(Ok(Progress::Pending), turns.len())?;
     let mut parts = memory::with_room(turns.len())?;

@@ -5,7 +5,7 @@
 //! result does not depend on the tile, the block of k or the number of rows.
 
 use super::GEMV_TOKENS;
-use super::float::{CACHE_LINE, load_elements, load_some};
+use super::float::{CACHE_LINE, load_elements};
 use super::gemm::{LONGEST_BLOCK, Quad, TILE_ROWS, k_blocks};
 use super::lanes::{Element, LANES, Vector, in_groups};
 use std::mem::MaybeUninit;
@@ -165,20 +165,18 @@ unsafe fn add_stored<K: Quad, E: Element, const T: usize>(
             }
             i += UNROLL;
         }
-        while i + LANES <= block.end {
-            K::add_rows::<E, T>(sums, w.map(|p| p.add(i * size)), tokens::<K, T>(x, k, i), widened_at(i));
-            i += LANES;
-        }
-        if i < block.end {
+        while i < block.end {
+            let rest = i..block.end.min(i + LANES);
             let mut rows = [[0.0f32; LANES]; TILE_ROWS];
             for s in 0..TILE_ROWS {
-                load_elements::<K::Lanes, E>(w[s].add(i * size), block.end - i).store(rows[s].as_mut_ptr());
+                load_elements::<K::Lanes, E>(w[s].add(i * size), rest.len()).store(rows[s].as_mut_ptr());
             }
             let rows = rows.as_ptr().cast::<f32>();
-            K::add(sums, rows, last_tokens::<K, T>(x, k, i..block.end));
+            K::add(sums, rows, last_tokens::<K, T>(x, k, rest));
             if let Some(p) = widened_at(i) {
                 p.copy_from_nonoverlapping(rows, TILE_ROWS * LANES);
             }
+            i += LANES;
         }
     }
 }
@@ -204,12 +202,10 @@ unsafe fn add_widened<K: Quad, const T: usize>(
             }
             i += UNROLL;
         }
-        while i + LANES <= block.end {
-            K::add(sums, w.add((i - block.start) * TILE_ROWS), tokens::<K, T>(x, k, i));
+        while i < block.end {
+            let rest = i..block.end.min(i + LANES);
+            K::add(sums, w.add((i - block.start) * TILE_ROWS), last_tokens::<K, T>(x, k, rest));
             i += LANES;
-        }
-        if i < block.end {
-            K::add(sums, w.add((i - block.start) * TILE_ROWS), last_tokens::<K, T>(x, k, i..block.end));
         }
     }
 }
@@ -230,7 +226,7 @@ unsafe fn tokens<K: Quad, const T: usize>(x: *const f32, k: usize, i: usize) -> 
     }
 }
 
-/// The activations `rest`, fewer than eight, of each token, padded with 0.
+/// The activations `rest`, at most eight, of each token, padded with 0.
 ///
 /// # Safety
 /// `x` has `T × k` f32, `rest` is below `k`.
@@ -240,7 +236,7 @@ unsafe fn last_tokens<K: Quad, const T: usize>(x: *const f32, k: usize, rest: Ra
     // SAFETY: as this function.
     unsafe {
         for t in 0..T {
-            load_some::<K::Lanes>(x.add(t * k + rest.start), rest.len()).store(padded[t].as_mut_ptr());
+            padded[t].as_mut_ptr().copy_from_nonoverlapping(x.add(t * k + rest.start), rest.len());
         }
         tokens::<K, T>(padded.as_ptr().cast(), LANES, 0)
     }

@@ -165,6 +165,7 @@ unsafe fn add_stored<K: Quad, E: Element, const T: usize>(
             }
             i += UNROLL;
         }
+        // A loop for whole blocks too: behind a mere condition the compiler left vector loads as calls (tests/symbols.rs).
         while i < block.end {
             let rest = i..block.end.min(i + LANES);
             let mut rows = [[0.0f32; LANES]; TILE_ROWS];

@@ -52,6 +52,12 @@ pub trait Quad: Copy {
     );
     /// Each row's sum of eight, as [`Lanes::sum`].
     unsafe fn sums(self) -> [f32; TILE_ROWS];
+    /// [`sums`](Self::sums) of two.
+    #[inline(always)]
+    unsafe fn sums_of_two(a: Self, b: Self) -> [[f32; TILE_ROWS]; 2] {
+        // SAFETY: as this function.
+        unsafe { [a.sums(), b.sums()] }
+    }
 }
 
 /// A register for each row.
@@ -229,10 +235,13 @@ unsafe fn tile<K: Quad, const T: usize, const Q: usize>(pass: &Pass, q: usize) {
         }
         // Loops that the compiler unrolls whole, or else the sums would live in memory (tests/run.sh looks).
         if pass.last {
-            for i in 0..Q {
-                for t in 0..T {
-                    let out = pass.out.add(t * GROUP_ROWS + (q + i) * TILE_ROWS);
-                    out.cast::<[f32; TILE_ROWS]>().write(sums[i][t].sums());
+            for t in 0..T {
+                let out = pass.out.add(t * GROUP_ROWS + q * TILE_ROWS).cast::<[f32; TILE_ROWS]>();
+                for i in (0..Q / 2 * 2).step_by(2) {
+                    out.add(i).cast::<[[f32; TILE_ROWS]; 2]>().write(K::sums_of_two(sums[i][t], sums[i + 1][t]));
+                }
+                if Q % 2 == 1 {
+                    out.add(Q - 1).write(sums[Q - 1][t].sums());
                 }
             }
         } else {

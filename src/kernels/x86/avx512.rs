@@ -160,8 +160,8 @@ impl Quad for Pairs {
     unsafe fn sums_of_two(a: Self, b: Self) -> [[f32; 4]; 2] {
         unsafe {
             // As AVX2's sum4, for rows 0 and 2 of both in one half and rows 1 and 3 in the other.
-            let two = |v: Pairs| _mm512_add_ps(_mm512_unpacklo_ps(v.0, v.1), _mm512_unpackhi_ps(v.0, v.1));
-            let (a, b) = (two(a), two(b));
+            let a = _mm512_add_ps(_mm512_unpacklo_ps(a.0, a.1), _mm512_unpackhi_ps(a.0, a.1));
+            let b = _mm512_add_ps(_mm512_unpacklo_ps(b.0, b.1), _mm512_unpackhi_ps(b.0, b.1));
             let v = _mm512_add_ps(_mm512_shuffle_ps::<0b01_00_01_00>(a, b), _mm512_shuffle_ps::<0b11_10_11_10>(a, b));
             let v = _mm512_add_ps(v, _mm512_shuffle_f32x4::<0b11_11_01_01>(v, v));
             let order = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 11, 3, 10, 2, 9, 1, 8, 0);

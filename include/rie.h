@@ -267,7 +267,7 @@
 
 /**
  * Option, int, tokens, 0 to 65536. The most prompt tokens that one `rie_decode_batch` evaluates while other sessions of the
- * batch generate, which bounds how long those wait; 0 (default) = 8, and fewer deep in a long context, where each costs more.
+ * batch generate, which bounds how long those wait; 0 (default) = 6, and fewer deep in a long context, where each costs more.
  * Never changes a result. Read by `rie_model_load`.
  */
 #define RIE_OPT_PROMPT_TOKENS 109

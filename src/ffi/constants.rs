@@ -82,7 +82,7 @@ pub const RIE_OPT_TOP_K: i32 = 107;
 /// it a session gets `RIE_ERR_NO_MEMORY` and stays as it was; 0 (default) = no limit. Read by `rie_model_load`.
 pub const RIE_OPT_KV_LIMIT: i32 = 108;
 /// Option, int, tokens, 0 to 65536. The most prompt tokens that one `rie_decode_batch` evaluates while other sessions of the
-/// batch generate, which bounds how long those wait; 0 (default) = 8, and fewer deep in a long context, where each costs more.
+/// batch generate, which bounds how long those wait; 0 (default) = 6, and fewer deep in a long context, where each costs more.
 /// Never changes a result. Read by `rie_model_load`.
 pub const RIE_OPT_PROMPT_TOKENS: i32 = 109;
 /// Option, int, 0 or 1 (default). 1 = what living sessions of the model have computed of the same first tokens is shared

@@ -10,7 +10,7 @@ use crate::sampler::Sampler;
 
 /// Prompt tokens evaluated in one step beside sessions that are decoding, unless told otherwise: a step of eight sessions
 /// then takes about twice as long as without them.
-const DEFAULT_PROMPT_TOKENS: usize = 8;
+const DEFAULT_PROMPT_TOKENS: usize = 6;
 
 /// A session's turn in a batch, with its sampler (`None` = greedy).
 #[derive(Debug)]

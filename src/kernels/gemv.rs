@@ -6,8 +6,9 @@
 
 use super::GEMV_TOKENS;
 use super::float::{CACHE_LINE, load_elements};
-use super::gemm::{LONGEST_BLOCK, Quad, TILE_ROWS, k_blocks};
+use super::gemm::{LONGEST_BLOCK, Quad, TILE_ROWS, k_blocks, pack};
 use super::lanes::{Element, LANES, Vector, in_groups};
+use crate::tensor::DType;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -151,7 +152,8 @@ unsafe fn add_stored<K: Quad, E: Element, const T: usize>(
 ) {
     let size = E::DTYPE.size();
     let widened_at = |i: usize| widened.map(|p| p.wrapping_add((i - block.start) * TILE_ROWS));
-    // SAFETY: every index below stays under k and T; prefetch takes any address.
+    let mut near = MaybeUninit::<InLines<[[f32; TILE_ROWS * LANES]; UNROLL / LANES]>>::uninit();
+    // SAFETY: every index below stays under k and T; prefetch takes any address; near has room for UNROLL elements of each row.
     unsafe {
         let mut i = block.start;
         while i + UNROLL <= block.end {
@@ -160,8 +162,17 @@ unsafe fn add_stored<K: Quad, E: Element, const T: usize>(
                     K::Lanes::prefetch(p.wrapping_add(i * size + PREFETCH + line));
                 }
             }
-            for i in (i..i + UNROLL).step_by(LANES) {
-                K::add_rows::<E, T>(sums, w.map(|p| p.add(i * size)), tokens::<K, T>(x, k, i), widened_at(i));
+            if widens_first::<K, E, T>() {
+                let near = widened_at(i).unwrap_or(near.as_mut_ptr().cast());
+                pack::<K::Lanes, E>(w.map(|p| p.add(i * size)), TILE_ROWS, UNROLL, near);
+                let near = std::hint::black_box(near.cast_const()); // or the compiler keeps what was just written in registers
+                for b in 0..UNROLL / LANES {
+                    K::add(sums, near.add(b * TILE_ROWS * LANES), tokens::<K, T>(x, k, i + b * LANES));
+                }
+            } else {
+                for i in (i..i + UNROLL).step_by(LANES) {
+                    K::add_rows::<E, T>(sums, w.map(|p| p.add(i * size)), tokens::<K, T>(x, k, i), widened_at(i));
+                }
             }
             i += UNROLL;
         }
@@ -180,6 +191,12 @@ unsafe fn add_stored<K: Quad, E: Element, const T: usize>(
             i += LANES;
         }
     }
+}
+
+/// Whether rows are widened in memory before they meet the tokens. Where sums of three tokens leave a register or two, the compiler
+/// converts F16 ahead of time and spills sums, and their additions wait for memory. (BF16 and F32 gain nothing.)
+const fn widens_first<K: Quad, E: Element, const T: usize>() -> bool {
+    matches!(E::DTYPE, DType::F16) && T == 3 && K::MOST_TOKENS == 3
 }
 
 /// Adds the products of the elements `block` of four rows, `[block / 8][TILE_ROWS][8]`, and `T` tokens.
